@@ -1,0 +1,1 @@
+"""The control plane: one asyncio program; any number run, one leads."""

@@ -1,0 +1,1 @@
+"""Decisions about calls, gangs, nodes and leases. Pure: commands in, events out."""

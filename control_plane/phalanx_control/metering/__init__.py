@@ -1,0 +1,1 @@
+"""Counters to money. Pure; integers and Decimal, never floats."""

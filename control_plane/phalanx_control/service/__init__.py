@@ -1,0 +1,1 @@
+"""gRPC in, commands out: authentication, permissions, conversion. No decisions."""

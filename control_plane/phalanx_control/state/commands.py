@@ -1,0 +1,142 @@
+"""What may be asked of the control plane. Commands come from clients, agents and the clock; they are not stored.
+
+`lifecycle.decide(state, command, now)` turns each into events, or raises a PhalanxError that the asker is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phalanx.core.messages import Counter, FromAgent
+from phalanx.core.spec import FunctionSpec
+from phalanx_control.state.model import BodyRef, Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """Time of a decision: ``log_ms`` decides, ``wall_ms`` is only written down."""
+
+    log_ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    epoch: int
+    leader_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterFunction:
+    owner: Owner
+    spec: FunctionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployApp:
+    owner: Owner
+    app: str
+    specs: tuple[FunctionSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateToken:
+    token_id: str
+    sha256: str
+    owner: Owner
+    role: str
+    expires_wall_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeToken:
+    token_id: str
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateJoinToken:
+    sha256: str
+    expires_wall_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseJoinToken:
+    sha256: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    call_id: str
+    function_id: str
+    owner: Owner
+    args: BodyRef
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    call_id: str
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSaid:
+    """One message of a node's agent. Bodies were stored first: ``result`` and ``error_body`` say where."""
+
+    node_id: str
+    message: FromAgent
+    result: BodyRef = field(default_factory=BodyRef)
+    error_body: BodyRef = field(default_factory=BodyRef)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSilent:
+    """How long this leader has not heard of a node; ``proved_gone`` when the machine is known to be."""
+
+    node_id: str
+    silent_ms: int
+    proved_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountersSeen:
+    """Fast facts that become durable now and then: cumulative counters of one lease on one node."""
+
+    gang_id: str
+    node_id: str
+    counters: tuple[Counter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The clock, with the fast facts that decisions need. ``gang_idle_ms``: gangs with nothing in flight."""
+
+    silent: tuple[NodeSilent, ...] = ()
+    gang_idle_ms: dict[str, int] = field(default_factory=dict[str, int])
+    meters: tuple[CountersSeen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Place what waits. ``raw_ids``: randomness for new gangs, 16 bytes each; ``gang_idle_ms`` as in Tick."""
+
+    raw_ids: tuple[bytes, ...]
+    gang_idle_ms: dict[str, int] = field(default_factory=dict[str, int])
+
+
+Command = (
+    TakeOver
+    | RegisterFunction
+    | DeployApp
+    | CreateToken
+    | RevokeToken
+    | CreateJoinToken
+    | UseJoinToken
+    | Submit
+    | Cancel
+    | AgentSaid
+    | Tick
+    | Schedule
+)

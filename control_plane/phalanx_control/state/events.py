@@ -1,0 +1,312 @@
+"""What has happened. The log holds nothing else; `apply` folds these, in order, into the state.
+
+An event says a fact, in the past tense, with everything `apply` needs. A kind is never changed once released: a new
+need is a new kind, and a reader that meets an unknown one refuses to lead.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.core.messages import ErrorInfo, NodeInfo
+from phalanx.core.states import GpuState, NodeState
+from phalanx_control.state.model import App, BodyRef, Call, Function, Gang, Record, Token
+
+
+class Event(Record, frozen=True, tag_field="kind"):
+    """The base. The tag is the class name."""
+
+
+class LeaderTookOver(Event, frozen=True, tag=True):
+    epoch: int
+    leader_id: str
+
+
+# ---- functions, apps, tokens ----
+
+
+class FunctionRegistered(Event, frozen=True, tag=True):
+    function: Function
+
+
+class AppDeployed(Event, frozen=True, tag=True):
+    app: App
+
+
+class TokenCreated(Event, frozen=True, tag=True):
+    token: Token
+
+
+class TokenRevoked(Event, frozen=True, tag=True):
+    token_id: str
+
+
+class JoinTokenCreated(Event, frozen=True, tag=True):
+    sha256: str
+    expires_wall_ms: int
+
+
+class JoinTokenUsed(Event, frozen=True, tag=True):
+    sha256: str
+    node_id: str
+
+
+# ---- nodes ----
+
+
+class NodeJoined(Event, frozen=True, tag=True):
+    """New, back, or changed: the description replaces the former one, marks and leases stay."""
+
+    info: NodeInfo
+
+
+class NodeStateChanged(Event, frozen=True, tag=True):
+    node_id: str
+    state: NodeState
+    reason: str = ""
+
+
+class GpuMarked(Event, frozen=True, tag=True):
+    """QUARANTINED, EXTERNAL, DOWN with a reason; FREE removes the mark."""
+
+    node_id: str
+    gpu: str
+    state: GpuState
+    reason: str = ""
+
+
+# ---- calls ----
+
+
+class CallAccepted(Event, frozen=True, tag=True):
+    """Durable, queued, and promised to reach a terminal state."""
+
+    call: Call
+
+
+class CallWaits(Event, frozen=True, tag=True):
+    """The stored reason changed."""
+
+    call_id: str
+    reason: str
+
+
+class CallAssigned(Event, frozen=True, tag=True):
+    call_id: str
+    gang_id: str
+    attempt: int
+    fence: int
+    placement: str = ""
+
+
+class CallRan(Event, frozen=True, tag=True):
+    """ASSIGNED → RUNNING; for a direct call the first event there is, with ``call`` set."""
+
+    call_id: str
+    attempt: int
+    fence: int
+    wall_ms: int
+    call: Call | None = None
+
+
+class CallRequeued(Event, frozen=True, tag=True):
+    """The attempt ended without a result and the call goes on: ``cause`` is counted, unless it is empty."""
+
+    call_id: str
+    cause: str = ""
+    reason: str = ""
+    not_before_ms: int = 0
+    killed_gang: str = ""
+
+
+class CallSucceeded(Event, frozen=True, tag=True):
+    call_id: str
+    fence: int
+    result: BodyRef
+    busy_ms: int
+    wall_ms: int
+
+
+class CallFailed(Event, frozen=True, tag=True):
+    """FAILED, or TIMED_OUT where ``timed_out``."""
+
+    call_id: str
+    fence: int
+    error: ErrorInfo
+    error_body: BodyRef = BodyRef()
+    busy_ms: int = 0
+    timed_out: bool = False
+    wall_ms: int = 0
+
+
+class CallCancelling(Event, frozen=True, tag=True):
+    call_id: str
+    by: str
+
+
+class CallCancelled(Event, frozen=True, tag=True):
+    call_id: str
+    wall_ms: int
+    busy_ms: int = 0
+
+
+class CallsArchived(Event, frozen=True, tag=True):
+    """Terminal calls that leave the state; the archive and the log's history keep them."""
+
+    call_ids: tuple[str, ...]
+
+
+class DirectCallsCounted(Event, frozen=True, tag=True):
+    """Direct calls that ended within 200 ms, per report."""
+
+    gang_id: str
+    function_id: str
+    user: str
+    succeeded: int
+    failed: int
+    busy_ms: int
+    call_ids: tuple[str, ...] = ()
+
+
+class StaleRefused(Event, frozen=True, tag=True):
+    """A report under an old fence: it changed nothing, and is kept as evidence."""
+
+    node_id: str
+    what: str
+    subject: str
+    fence: int
+
+
+# ---- gangs ----
+
+
+class GangReserved(Event, frozen=True, tag=True):
+    """All GPUs or none. Each member's node is asked to prepare."""
+
+    gang: Gang
+
+
+class MemberWasPrepared(Event, frozen=True, tag=True):
+    gang_id: str
+    node_id: str
+    rendezvous: str = ""
+
+
+class GangStarting(Event, frozen=True, tag=True):
+    """All are prepared: ranks are forked."""
+
+    gang_id: str
+
+
+class MemberWasReady(Event, frozen=True, tag=True):
+    gang_id: str
+    node_id: str
+    pids: tuple[int, ...] = ()
+    backend: str = ""
+
+
+class GangReady(Event, frozen=True, tag=True):
+    """Every rank is inside the process group."""
+
+    gang_id: str
+
+
+class GangDraining(Event, frozen=True, tag=True):
+    """It ends, for ``reason``; with ``error`` when a rank or a node failed."""
+
+    gang_id: str
+    reason: str
+    error: ErrorInfo | None = None
+    drain: bool = False
+    """Calls in flight may finish first."""
+
+
+class MemberHasEnded(Event, frozen=True, tag=True):
+    """The node's ranks are gone and its GPUs were proved clean (others are marked by GpuMarked)."""
+
+    gang_id: str
+    node_id: str
+
+
+class GangReleased(Event, frozen=True, tag=True):
+    """Every member has ended; the lease is closed. ``lost``: a node was written off instead of heard."""
+
+    gang_id: str
+    lost: bool = False
+    wall_ms: int = 0
+
+
+# ---- meter ----
+
+
+class MeterOpened(Event, frozen=True, tag=True):
+    gang_id: str
+    node_id: str
+    wall_ms: int
+
+
+class MeterCounted(Event, frozen=True, tag=True):
+    """Cumulative milliseconds; the state keeps the maximum of each."""
+
+    gang_id: str
+    node_id: str
+    counters: dict[str, int]
+
+
+class MeterClosed(Event, frozen=True, tag=True):
+    gang_id: str
+    node_id: str
+    wall_ms: int
+    credited: bool = False
+
+
+AnyEvent = (
+    LeaderTookOver
+    | FunctionRegistered
+    | AppDeployed
+    | TokenCreated
+    | TokenRevoked
+    | JoinTokenCreated
+    | JoinTokenUsed
+    | NodeJoined
+    | NodeStateChanged
+    | GpuMarked
+    | CallAccepted
+    | CallWaits
+    | CallAssigned
+    | CallRan
+    | CallRequeued
+    | CallSucceeded
+    | CallFailed
+    | CallCancelling
+    | CallCancelled
+    | CallsArchived
+    | DirectCallsCounted
+    | StaleRefused
+    | GangReserved
+    | MemberWasPrepared
+    | GangStarting
+    | MemberWasReady
+    | GangReady
+    | GangDraining
+    | MemberHasEnded
+    | GangReleased
+    | MeterOpened
+    | MeterCounted
+    | MeterClosed
+)
+
+Events = tuple[AnyEvent, ...]
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(tuple[AnyEvent, ...])
+
+
+def encode(events: Events) -> bytes:
+    """Returns the batch as JSON, as it stands in the log."""
+    return _encoder.encode(events)
+
+
+def decode(data: bytes) -> Events:
+    """Reads a batch. Raises msgspec.ValidationError on a kind or field that this version does not know."""
+    return _decoder.decode(data)

@@ -1,0 +1,248 @@
+"""What the control plane knows, as a still picture: immutable records in persistent maps.
+
+Counters such as "free GPUs" are never stored: they are derived from leases, so they cannot drift. Times are
+milliseconds of the log's own clock (`log_ms`) unless the name says wall.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from immutables import Map
+
+from phalanx.core.messages import ErrorInfo, Member, NodeInfo
+from phalanx.core.spec import FunctionSpec
+from phalanx.core.states import CallState, GangState, GpuState, NodeState
+
+SCHEMA_VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The base of everything that the log carries; stored as JSON with defaults left out."""
+
+
+class BodyRef(Record, frozen=True):
+    """Where a body is: a key of the store, written by the same append, or a blob. Never the bytes."""
+
+    key: str = ""
+    blob: str = ""
+    size: int = 0
+
+
+class Owner(Record, frozen=True):
+    """The path that every call, event and bill names. ``workspace`` is the tenant."""
+
+    workspace: str = "default"
+    user: str = ""
+    token_id: str = ""
+
+
+class Function(Record, frozen=True):
+    id: str
+    owner: Owner
+    spec: FunctionSpec
+
+
+class App(Record, frozen=True):
+    """One version at a time: names map to function ids, replaced together."""
+
+    name: str
+    workspace: str
+    version: int
+    functions: dict[str, str]
+    deployed_wall_ms: int
+
+
+class Token(Record, frozen=True):
+    """``sha256`` is of the secret, which is not kept."""
+
+    id: str
+    sha256: str
+    owner: Owner
+    role: str
+    created_wall_ms: int
+    expires_wall_ms: int = 0
+
+
+class Call(Record, frozen=True):
+    id: str
+    function_id: str
+    owner: Owner
+    state: CallState = CallState.QUEUED
+    args: BodyRef = BodyRef()
+    timeout_ms: int = 0
+    direct: bool = False
+    attempt: int = 0
+    """Attempts begun; the current one while assigned or running."""
+    fence: int = 0
+    """Strictly rising over all attempts of this call."""
+    gang_id: str = ""
+    tries: dict[str, int] = {}
+    """Failed attempts by cause."""
+    reason: str = ""
+    result: BodyRef = BodyRef()
+    error: ErrorInfo | None = None
+    error_body: BodyRef = BodyRef()
+    cancelled_by: str = ""
+    gangs_killed: tuple[str, ...] = ()
+    """Gangs that died while running this call; three make it POISON."""
+    submitted_ms: int = 0
+    submitted_wall_ms: int = 0
+    not_before_ms: int = 0
+    """A retry waits until then."""
+    assigned_ms: int = 0
+    started_ms: int = 0
+    started_wall_ms: int = 0
+    ended_ms: int = 0
+    ended_wall_ms: int = 0
+    busy_ms: int = 0
+    placement: str = ""
+
+
+class MemberState(Record, frozen=True):
+    """One node's part of a gang, and how far it has come."""
+
+    member: Member
+    prepared: bool = False
+    ready: bool = False
+    ended: bool = False
+    pids: tuple[int, ...] = ()
+
+
+class Gang(Record, frozen=True):
+    """A gang is its lease: ``fence`` rises over all gangs of the cell, and names the lease everywhere."""
+
+    id: str
+    fence: int
+    function_id: str
+    owner: Owner
+    members: tuple[MemberState, ...]
+    state: GangState = GangState.RESERVED
+    rendezvous: str = ""
+    placement: str = ""
+    backend: str = ""
+    for_call: str = ""
+    """The call that made it start, and that its start phases are shown with."""
+    calls: tuple[str, ...] = ()
+    """Logged calls assigned to it and not ended."""
+    stop_reason: str = ""
+    error: ErrorInfo | None = None
+    created_ms: int = 0
+    created_wall_ms: int = 0
+    state_since_ms: int = 0
+
+    @property
+    def lead(self) -> str:
+        return self.members[0].member.node_id
+
+    @property
+    def world_size(self) -> int:
+        return sum(m.member.ranks for m in self.members)
+
+
+class GpuMark(Record, frozen=True):
+    """A GPU that is not simply free or leased."""
+
+    state: GpuState
+    reason: str
+    since_ms: int
+
+
+class Node(Record, frozen=True):
+    info: NodeInfo
+    state: NodeState = NodeState.READY
+    marks: dict[str, GpuMark] = {}
+    since_ms: int = 0
+
+
+class LedgerLine(Record, frozen=True):
+    """Counted milliseconds of one lease on one node: the maximum ever reported per (GPU, phase)."""
+
+    gang_id: str
+    fence: int
+    node_id: str
+    function_id: str
+    owner: Owner
+    for_call: str = ""
+    counters: dict[str, int] = {}
+    """``"<gpu uuid>/<phase>"`` → milliseconds."""
+    share: float = 1
+    opened_wall_ms: int = 0
+    closed_wall_ms: int = 0
+    credited: bool = False
+    """Lost to infrastructure: not charged."""
+
+
+class FunctionStats(Record, frozen=True):
+    """What direct calls too short to be logged one by one add up to."""
+
+    direct_succeeded: int = 0
+    direct_failed: int = 0
+    direct_busy_ms: int = 0
+    logged: int = 0
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything. ``seq`` is the log entry that it reflects; equal logs fold to equal states."""
+
+    seq: int = 0
+    log_ms: int = 0
+    epoch: int = 0
+    next_fence: int = 1
+    took_over_ms: int = 0
+    """log_ms at which the present leader began."""
+    functions: Map[str, Function] = Map()
+    apps: Map[str, App] = Map()
+    """Keyed ``workspace/app``."""
+    tokens: Map[str, Token] = Map()
+    join_tokens: Map[str, int] = Map()
+    """sha256 of a one-time join token → wall ms at which it expires."""
+    nodes: Map[str, Node] = Map()
+    calls: Map[str, Call] = Map()
+    """Live calls and recently ended ones."""
+    queue: Map[str, int] = Map()
+    """Ids of QUEUED calls → submitted_ms; the order is (submitted_ms, id)."""
+    ended: Map[str, int] = Map()
+    """Ids of terminal calls still held here → ended_ms."""
+    gangs: Map[str, Gang] = Map()
+    """Gangs that are not RELEASED or LOST, or whose members have not all ended."""
+    ledger: Map[str, LedgerLine] = Map()
+    """Keyed ``gang_id/node_id``."""
+    stats: Map[str, FunctionStats] = Map()
+    """By function id."""
+
+
+def to_jsonable(state: State) -> dict[str, Any]:
+    """Returns ``state`` as plain JSON types, with sorted keys, for snapshots and comparison."""
+    out: dict[str, Any] = {}
+    for name in State.__struct_fields__:
+        value = getattr(state, name)
+        if isinstance(value, Map):
+            out[name] = {k: msgspec.to_builtins(value[k]) for k in sorted(value)}
+        else:
+            out[name] = value
+    return out
+
+
+_MAPS: dict[str, type] = {
+    "functions": Function,
+    "apps": App,
+    "tokens": Token,
+    "join_tokens": int,
+    "nodes": Node,
+    "calls": Call,
+    "queue": int,
+    "ended": int,
+    "gangs": Gang,
+    "ledger": LedgerLine,
+    "stats": FunctionStats,
+}
+
+
+def from_jsonable(data: dict[str, Any]) -> State:
+    """Reads what :func:`to_jsonable` wrote. Raises msgspec.ValidationError on anything else."""
+    values = dict(data)
+    for name, kind in _MAPS.items():
+        values[name] = Map(msgspec.convert(values.get(name, {}), dict[str, kind]))
+    return State(**values)

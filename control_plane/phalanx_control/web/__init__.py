@@ -1,0 +1,1 @@
+"""The page: JSON, server-sent events and static files. Reads only."""

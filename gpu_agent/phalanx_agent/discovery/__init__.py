@@ -1,0 +1,1 @@
+"""What this node has: one file per kind of fact."""

@@ -1,0 +1,165 @@
+"""The data plane's one frame protocol: bytes in, frames out, no I/O.
+
+A frame is a fixed 32-byte header, a small JSON object and a body of raw bytes:
+
+    u8 version | u8 kind | u8 flags | u8 fd_count | u32 meta_bytes | u64 body_bytes | 16 bytes id | meta | body
+
+The same frames run between client and lead agent (Unix socket or TLS), between agents of one gang (TLS), between
+agent and keeper (Unix socket) and between keeper and rank (socketpair). Over Unix sockets a body may travel as
+sealed-size memory instead: ``fd_count`` descriptors ride on the header's first byte and ``meta["fds"]`` lists
+``{"size": bytes, "slot": id}`` for each. Bodies longer than CHUNK_BYTES are split into several frames of the same id
+and kind, all but the last with MORE set, so that nobody waits behind a large one.
+
+    kind      from → to               meta
+    HELLO     client → agent          ticket, client          also lead → peer agent: ticket of kind "peer"
+    WELCOME   agent → client          gang, window, node
+    REFUSED   agent → client          error
+    CALL      client → agent → keeper → rank   function, timeout_ms, attempt, fds, client
+    RESULT    rank → keeper → agent → client   rank, busy_ms, released, world_seq      body = envelope
+    FAILURE   same                    rank, error                                      body = pickled exception
+    BUSY      agent → client          depth, retry_ms         the client goes durable
+    STARTED   keeper → agent          ranks began to run id
+    CANCEL    client → agent → keeper → rank   reason, grace_ms
+    ASK       client → agent          what became of id: RESULT, FAILURE, STARTED or UNKNOWN
+    UNKNOWN   agent → client
+    ACK       client → agent → keeper the outcome of id may be forgotten
+    RELEASE   rank → … → client       slots                   memory that may be written again
+    ATTACH    agent → keeper          epoch                   a (new) agent takes over
+    STATE     keeper → agent          gang, pids, phase, running, finished, counters
+    RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress), …
+    STOP      agent → keeper          grace_ms, reason
+    ENDED     keeper → agent          report
+    FOLLOW    client → agent          ticket, call, offset
+    LOG       agent → client          rank, node, stream, at_ms, offset                body = bytes
+    END       agent → client          bytes_by_rank, complete
+    PING/PONG either way
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+VERSION = 1
+_HEADER = struct.Struct("!BBBBIQ16s")
+HEADER_BYTES = _HEADER.size
+CHUNK_BYTES = 1 << 20
+MAX_META_BYTES = 1 << 20
+MORE = 1
+NO_ID = bytes(16)
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    CALL = 4
+    RESULT = 5
+    FAILURE = 6
+    BUSY = 7
+    STARTED = 8
+    CANCEL = 9
+    ASK = 10
+    UNKNOWN = 11
+    ACK = 12
+    RELEASE = 13
+    ATTACH = 14
+    STATE = 15
+    RANK = 16
+    STOP = 17
+    ENDED = 18
+    FOLLOW = 19
+    LOG = 20
+    END = 21
+    PING = 22
+    PONG = 23
+
+
+class FrameError(ValueError):
+    """Bytes that are not frames; the connection that sent them is closed."""
+
+
+@dataclass(slots=True)
+class Frame:
+    kind: Kind
+    id: bytes = NO_ID
+    meta: dict[str, Any] = field(default_factory=dict[str, Any])
+    body: bytes | bytearray | memoryview = b""
+    flags: int = 0
+    fds: list[int] = field(default_factory=list[int])
+
+    @property
+    def more(self) -> bool:
+        return bool(self.flags & MORE)
+
+
+def encode_head(frame: Frame) -> bytes:
+    """Returns header and meta; the body follows as it is, uncopied, from ``frame.body``."""
+    meta = json.dumps(frame.meta, separators=(",", ":")).encode() if frame.meta else b""
+    head = _HEADER.pack(VERSION, frame.kind, frame.flags, len(frame.fds), len(meta), len(frame.body), frame.id)
+    return head + meta
+
+
+class Decoder:
+    """Turns a byte stream into frames. ``feed`` bytes, then take from ``frames()``; holds one partial frame at most.
+
+    Descriptors that arrived with the bytes are queued with ``feed_fds`` and handed to the frames that own them.
+    Raises FrameError on a wrong version, an unknown kind, or a size above the limits; memory held never exceeds
+    ``max_body_bytes`` plus one read.
+    """
+
+    def __init__(self, *, max_body_bytes: int = 1 << 31) -> None:
+        self._buffer = bytearray()
+        self._fds: list[int] = []
+        self._max_body_bytes = max_body_bytes
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer += data
+
+    def feed_fds(self, fds: list[int]) -> None:
+        self._fds += fds
+
+    def take_fds(self) -> list[int]:
+        """Returns descriptors that no frame has claimed, for closing."""
+        fds, self._fds = self._fds, []
+        return fds
+
+    def frames(self) -> list[Frame]:
+        """Returns every whole frame received so far."""
+        out: list[Frame] = []
+        at = 0
+        buffer = self._buffer
+        while len(buffer) - at >= HEADER_BYTES:
+            frame, end = self._one(at)
+            if frame is None:
+                break
+            out.append(frame)
+            at = end
+        if at:
+            del buffer[:at]
+        return out
+
+    def _one(self, at: int) -> tuple[Frame | None, int]:
+        version, kind, flags, fd_count, meta_bytes, body_bytes, raw_id = _HEADER.unpack_from(self._buffer, at)
+        if version != VERSION:
+            raise FrameError(f"frame version {version}, expected {VERSION}")
+        if meta_bytes > MAX_META_BYTES or body_bytes > self._max_body_bytes:
+            raise FrameError(f"frame of {meta_bytes} + {body_bytes} bytes is over the limit")
+        meta_at = at + HEADER_BYTES
+        body_at = meta_at + meta_bytes
+        end = body_at + body_bytes
+        if len(self._buffer) < end:
+            return None, at
+        try:
+            known = Kind(kind)
+            meta = json.loads(self._buffer[meta_at:body_at]) if meta_bytes else {}
+        except ValueError as e:
+            raise FrameError(f"frame of kind {kind} does not parse: {e}") from e
+        if not isinstance(meta, dict) or len(self._fds) < fd_count:
+            raise FrameError(f"frame of kind {kind} lacks its meta object or its descriptors")
+        fds, self._fds = self._fds[:fd_count], self._fds[fd_count:]
+        body = bytes(memoryview(self._buffer)[body_at:end])
+        return Frame(known, raw_id, meta, body, flags, fds), end

@@ -1,0 +1,163 @@
+"""What a function needs: plain data, checked when it is made.
+
+Every message says what is wrong, with which value, and what to do. Nothing here touches the network or torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+
+from phalanx.core.errors import InvalidSpecError
+
+MAX_NAME_CHARS = 200
+INLINE_BODY_BYTES = 64 * 1024
+"""Arguments and results up to this size ride inside messages; larger ones go to the blob store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What each call of a function occupies.
+
+    ``gpus`` counts GPUs of the whole gang: an integer, 0 for CPU functions, or a fraction below 1 for
+    single-rank functions. ``cpus`` and ``memory_gb`` (10^9 bytes) are per rank; 0 means no limit.
+    ``nodes`` 0 means as few as possible.
+    """
+
+    gpus: float = 1
+    gpu: str = ""
+    cpus: float = 0
+    memory_gb: float = 0
+    nodes: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the gang: one per whole GPU, one for CPU functions and fractions."""
+        return max(1, int(self.gpus))
+
+    def __post_init__(self) -> None:
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise InvalidSpecError(
+                f"gpus={self.gpus!r}: use a whole number of GPUs, 0 for a CPU function, or a fraction below 1 "
+                f"such as 0.5 for a single-rank function"
+            )
+        if self.cpus < 0 or self.memory_gb < 0:
+            raise InvalidSpecError(
+                f"cpus={self.cpus!r}, memory_gb={self.memory_gb!r}: give positive numbers, or leave them out"
+            )
+        if self.nodes < 0 or (self.nodes and self.world_size % self.nodes):
+            raise InvalidSpecError(
+                f"nodes={self.nodes!r} does not divide gpus={self.gpus!r}: every node of a gang gets the same number "
+                f"of GPUs; use a divisor of {self.world_size}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Time limits in seconds; 0 means none. ``grace_s`` lies between SIGTERM and SIGKILL."""
+
+    timeout_s: float = 0
+    startup_timeout_s: float = 300
+    hang_timeout_s: float = 0
+    grace_s: float = 3
+    disconnect_grace_s: float = 300
+    scaledown_window_s: float = 60
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "timeout_s",
+            "startup_timeout_s",
+            "hang_timeout_s",
+            "grace_s",
+            "disconnect_grace_s",
+            "scaledown_window_s",
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= 30 * 86400:
+                raise InvalidSpecError(
+                    f"{name.removesuffix('_s')}={value!r}: give seconds between 0 and 2,592,000 (30 days)"
+                )
+        if not 0 <= self.retries <= 100:
+            raise InvalidSpecError(f"retries={self.retries!r}: give a whole number between 0 and 100")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """The environment that ranks are forked from: pip requirements, modules imported before the fork, variables."""
+
+    pip: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Names the zygote: equal digests share one. Variables are set after the fork and do not count."""
+        if not self.pip and not self.preload:
+            return ""
+        text = json.dumps([self.pip, self.preload])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRef:
+    """Where the callable is: a blob with its pickled reference or value, and the source bundle it imports from."""
+
+    callable_blob: str = ""
+    bundle_blob: str = ""
+    bundle_roots: tuple[str, ...] = ()
+    python: str = ""
+    """Major.minor of the interpreter that pickled the callable, compared before anything is loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSpec:
+    """A function as the control plane knows it. Equal specs have equal ids, so registering twice is harmless."""
+
+    name: str
+    module: str = ""
+    app: str = ""
+    resources: Resources = field(default_factory=Resources)
+    limits: Limits = field(default_factory=Limits)
+    env: EnvSpec = field(default_factory=EnvSpec)
+    code: CodeRef = field(default_factory=CodeRef)
+    backend: str = "auto"
+    launch: str = "per_gpu"
+    returns: str = "rank0"
+
+    def __post_init__(self) -> None:
+        for field_name, value, legal in (
+            ("backend", self.backend, ("auto", "nccl", "gloo")),
+            ("launch", self.launch, ("per_gpu", "per_node", "single")),
+            ("returns", self.returns, ("rank0", "all")),
+        ):
+            if value not in legal:
+                raise InvalidSpecError(f"{field_name}={value!r}: use one of {', '.join(map(repr, legal))}")
+        check_name("function name", self.name)
+        if self.app:
+            check_name("app name", self.app)
+
+    @property
+    def function_id(self) -> str:
+        """A content hash over everything that changes what a call does."""
+        text = json.dumps(asdict(self), sort_keys=True, default=list)
+        return "f-" + hashlib.sha256(text.encode()).hexdigest()[:26]
+
+    @property
+    def world_size(self) -> int:
+        """Processes that the platform starts: one per GPU, one per node, or a single one."""
+        if self.launch == "per_gpu":
+            return self.resources.world_size
+        return max(1, self.resources.nodes) if self.launch == "per_node" else 1
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuses names that are empty, too long, or hold control characters or a slash."""
+    if not name or len(name) > MAX_NAME_CHARS:
+        raise InvalidSpecError(f"{what} has {len(name)} characters: use 1 to {MAX_NAME_CHARS}")
+    bad = sorted({c for c in name if not c.isprintable() or c in "/\\"})
+    if bad or name in (".", "..") or name.startswith("-"):
+        raise InvalidSpecError(
+            f"{what} {name[:40]!r} is not allowed: no slashes, control characters, leading dash, '.' or '..'"
+        )

@@ -1,0 +1,166 @@
+"""What users are shown of calls, gangs, nodes and money: the same in the CLI's ``--json``, the page and the SDK."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phalanx.core.messages import Body, ErrorInfo, GpuInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCost:
+    """GPU-milliseconds of one phase and their price, a decimal string in ``currency`` of the CostView."""
+
+    phase: str = ""
+    gpu_ms: int = 0
+    charged: bool = False
+    money: str = "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostView:
+    phases: tuple[PhaseCost, ...] = ()
+    gpu_ms: int = 0
+    money: str = "0"
+    credit: str = "0"
+    currency: str = "USD"
+    price_per_gpu_hour: str = "0"
+    subject: str = ""
+    """What the line is about: a call id, a function name, or "total"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    rank: int = 0
+    node_id: str = ""
+    gpu: str = ""
+    gpu_index: int = 0
+    pid: int = 0
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """One call. ``reason`` says why it waits, or why it ended as it did; times are wall milliseconds, 0 = not yet."""
+
+    call_id: str = ""
+    function_id: str = ""
+    function: str = ""
+    """app/name@version once deployed, module.name otherwise."""
+    workspace: str = ""
+    user: str = ""
+    state: str = ""
+    reason: str = ""
+    phase: str = ""
+    attempt: int = 0
+    fence: int = 0
+    gang_id: str = ""
+    gpus: float = 0
+    world_size: int = 0
+    direct: bool = False
+    placement: str = ""
+    submitted_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    busy_ms: int = 0
+    ready_ranks: int = 0
+    step: int = 0
+    queue_position: int = 0
+    result: Body = field(default_factory=Body)
+    error: ErrorInfo = field(default_factory=ErrorInfo)
+    ranks: tuple[RankView, ...] = ()
+    cost: CostView = field(default_factory=CostView)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView:
+    info: GpuInfo = field(default_factory=GpuInfo)
+    gang_id: str = ""
+    function: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    node_id: str = ""
+    hostname: str = ""
+    state: str = ""
+    pool: str = ""
+    agent_version: str = ""
+    data_address: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    last_seen_ms: int = 0
+    gpus: tuple[GpuView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangView:
+    gang_id: str = ""
+    function_id: str = ""
+    function: str = ""
+    state: str = ""
+    workspace: str = ""
+    user: str = ""
+    world_size: int = 0
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    depth: int = 0
+    in_flight: int = 0
+    idle_ms: int = 0
+    placement: str = ""
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionView:
+    """``app/name@version`` as deployed; ``function_id`` is the content it points to."""
+
+    app: str = ""
+    name: str = ""
+    version: int = 0
+    function_id: str = ""
+    deployed_ms: int = 0
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangAddress:
+    """Where a function's warm gang takes direct calls, and the ticket that opens it; empty ticket = none is warm."""
+
+    gang_id: str = ""
+    node_id: str = ""
+    unix_path: str = ""
+    data_address: str = ""
+    fingerprint: str = ""
+    ticket: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSource:
+    """Where one node's part of a call's output is: a live agent with a ticket, or a stored segment."""
+
+    node_id: str = ""
+    unix_path: str = ""
+    data_address: str = ""
+    fingerprint: str = ""
+    ticket: str = ""
+    blob: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """``role``: leader or standby. ``page`` is the dashboard's address."""
+
+    version: str = ""
+    cell: str = ""
+    role: str = ""
+    leader_id: str = ""
+    epoch: int = 0
+    log_seq: int = 0
+    page: str = ""
+    simulated_gpus: bool = False
+    has_shared_blobs: bool = False
+    """False where only nodes of this machine reach the blob folder."""
+    started_ms: int = 0
