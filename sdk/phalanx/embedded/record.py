@@ -1,0 +1,82 @@
+"""cluster.json: what the running embedded cluster tells those who join it. Written whole, read whole, 0600."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A running cluster. ``pid`` is the supervisor's; ``build`` changes whenever the installed sources do."""
+
+    version: str
+    build: str
+    pid: int
+    address: str
+    agents_address: str
+    page: str
+    ca: str
+    token: str
+    simulated_gpus: int
+    run_dir: str
+    started_ms: int
+    pids: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a start failed: the part, where its log is, and the log's last lines."""
+
+    part: str
+    message: str
+    log: str
+    tail: str
+
+
+def write_json(path: Path, value: Record | Failure) -> None:
+    """Replaces ``path`` in one step; a reader sees the old or the new, never a part."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as out:
+        json.dump(asdict(value), out, indent=1)
+    fresh.replace(path)
+
+
+def read_record(path: Path) -> Record | None:
+    """Returns the record, or None when there is none or one that this version cannot read."""
+    data = _read(path)
+    return Record(**data) if data is not None and _fits(data, Record) else None
+
+
+def read_failure(path: Path) -> Failure | None:
+    """Returns what the last start left behind when it failed."""
+    data = _read(path)
+    return Failure(**data) if data is not None and _fits(data, Failure) else None
+
+
+def tail_of(path: Path, *, lines: int = 15, limit_bytes: int = 16_384) -> str:
+    """Returns the last lines of a log file; empty when there is no such file."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - limit_bytes))
+            text = log.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _fits(data: dict[str, Any], cls: type[Record | Failure]) -> bool:
+    return set(data) == {f.name for f in fields(cls)}
