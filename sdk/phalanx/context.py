@@ -1,0 +1,69 @@
+"""What a running function knows of its gang: ``phalanx.current()``. Plain data and two callbacks into the worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(step: int, total: int) -> None:
+    del step, total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One rank's place in its gang, for the call that runs now."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    node_rank: int = 0
+    device: str = "cpu"
+    """``cuda:<n>`` as this process sees it, or ``cpu``."""
+    mesh: Any = None
+    placement: str = ""
+    """One sentence: why these GPUs."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the whole gang's GPUs in rank order."""
+    attempt: int = 1
+    """1 for the first execution; rises with every retry."""
+    call_id: str = ""
+    function: str = ""
+    checkpoint_dir: str = ""
+    stop_requested: Callable[[], bool] = field(default=_never, repr=False)
+    report_progress: Callable[[int, int], None] = field(default=_ignore, repr=False)
+
+    def should_stop(self) -> bool:
+        """True once the gang was asked to end: save and return within the function's ``grace``."""
+        return self.stop_requested()
+
+    def progress(self, step: int, total: int = 0) -> None:
+        """Marks progress: shown to users and counted as a sign of life. ``total`` 0 means unknown."""
+        self.report_progress(step, total)
+
+
+class _Slot:
+    """The process's present context. One call runs at a time in a rank; its threads all see the same one."""
+
+    context: Context | None = None
+
+
+def current() -> Context:
+    """Returns the running call's context; outside a gang, that of a gang of one in this process."""
+    return _Slot.context or Context(device=_local_device())
+
+
+def install(context: Context | None) -> None:
+    """Makes ``context`` the one that `current` returns; None when no call runs. For the worker."""
+    _Slot.context = context
+
+
+def _local_device() -> str:
+    torch = sys.modules.get("torch")
+    return "cuda:0" if torch is not None and torch.cuda.is_available() else "cpu"

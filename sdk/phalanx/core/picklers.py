@@ -1,0 +1,123 @@
+"""The pickler: cloudpickle, plus the few types that it gets wrong or slow.
+
+Torch CPU tensors travel as one buffer (cloudpickle's default costs 29 copies); functions wrapped by `functools.cache`
+and `functools.singledispatch` travel by value where they cannot be imported by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import math
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+from cloudpickle.cloudpickle import _lookup_module_and_qualname  # pyright: ignore[reportPrivateUsage]
+
+HOLDS_TORCH = 1
+
+_ALWAYS_BY_NAME = ("numpy.", "torch.", "phalanx.core.")
+"""Packages whose functions and classes are never looked at twice."""
+_LRU_CACHE_TYPE = type(functools.lru_cache(maxsize=1)(lambda: None))
+
+
+class Pickler(cloudpickle.Pickler):
+    """Writes one value at protocol 5. ``flags`` says afterwards what it holds."""
+
+    def __init__(self, file: io.BytesIO, *, buffer_callback: Callable[[pickle.PickleBuffer], bool] | None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)  # pyright: ignore[reportArgumentType]
+        self.flags = 0
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is types.FunctionType or kind is type:
+            if (obj.__module__ or "").startswith(_ALWAYS_BY_NAME):
+                return NotImplemented
+        elif kind.__module__ == "numpy":
+            return NotImplemented
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, getattr(torch, "Tensor", ())):
+            self.flags |= HOLDS_TORCH
+            return _reduce_tensor(torch, obj)
+        if kind is _LRU_CACHE_TYPE and not _importable(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if kind is types.FunctionType and hasattr(obj, "registry") and not _importable(obj):
+            return _reduce_singledispatch(obj) or super().reducer_override(obj)
+        return super().reducer_override(obj)
+
+
+def dumps_by_value(value: object) -> bytes:
+    """Returns ``value`` pickled whole, buffers included: for code, which is small."""
+    file = io.BytesIO()
+    Pickler(file, buffer_callback=None).dump(value)
+    return file.getvalue()
+
+
+def _importable(obj: Any) -> bool:
+    return _lookup_module_and_qualname(obj) is not None
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _reduce_singledispatch(obj: Any) -> Any:
+    registry = getattr(obj, "registry", None)
+    if not isinstance(registry, types.MappingProxyType) or object not in registry:
+        return None
+    others = [(cls, f) for cls, f in registry.items() if cls is not object]  # pyright: ignore[reportUnknownVariableType]
+    return _dispatched, (registry[object], others)
+
+
+def _dispatched(default: Callable[..., Any], others: list[tuple[type, Callable[..., Any]]]) -> Any:
+    generic = functools.singledispatch(default)
+    for cls, function in others:
+        generic.register(cls, function)
+    return generic
+
+
+def _reduce_tensor(torch: Any, tensor: Any) -> Any:
+    """One contiguous CPU buffer for plain strided tensors and parameters; torch's own way for all others."""
+    kind = type(tensor)
+    plain = kind in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.is_quantized or tensor.device.type == "meta" or "numpy" not in sys.modules:
+        return NotImplemented
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    memory = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
+    state = {k: v for k, v in vars(tensor).items() if k != "phalanx_device"}
+    device = "" if tensor.device.type == "cpu" else str(tensor.device)
+    shape = tuple(tensor.shape)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return _tensor, (memory, dtype, shape, tensor.requires_grad, kind is torch.nn.Parameter, device, state)
+
+
+def _tensor(
+    memory: Any,
+    dtype: str,
+    shape: tuple[int, ...],
+    requires_grad: bool,
+    parameter: bool,
+    device: str,
+    state: dict[str, Any],
+) -> Any:
+    """Rebuilds a tensor over ``memory``; a copy where that is read-only. ``phalanx_device`` notes where it came from."""
+    torch = importlib.import_module("torch")
+    view = memoryview(memory)
+    if math.prod(shape):
+        source = bytearray(view) if view.readonly else memory
+        tensor = torch.frombuffer(source, dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
+    else:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    if parameter:
+        tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    elif requires_grad:
+        tensor.requires_grad_()
+    vars(tensor).update(state)
+    if device:
+        tensor.phalanx_device = device
+    return tensor

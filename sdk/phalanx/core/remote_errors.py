@@ -1,0 +1,162 @@
+"""A user's exception as plain data on the worker, and as an exception again at the caller.
+
+The caller gets the user's own type wherever it loads; what the platform knows (call, attempt, rank, remote traceback)
+is added as attributes and as a note. Text always travels, so that no failure turns into a decode error.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from phalanx.core import errors
+from phalanx.core.errors import CallError, RemoteError
+from phalanx.core.exceptions import pack_exception, unpack_exception
+from phalanx.core.messages import ErrorInfo, RankFailure
+from phalanx.core.states import Cause
+
+MAX_MESSAGE_CHARS = 8_000
+MAX_TRACEBACK_CHARS = 32_000
+
+_PLATFORM_PACKAGES = ("phalanx", "phalanx_agent", "phalanx_proto")
+_PLATFORM_DIR = str(Path(__file__).resolve().parents[1])
+_BY_CAUSE: dict[Cause, type[CallError]] = {
+    Cause.USER_EXCEPTION: RemoteError,
+    Cause.OUT_OF_MEMORY: errors.OutOfMemoryError,
+    Cause.TIMEOUT: errors.CallTimeoutError,
+    Cause.INFRASTRUCTURE: errors.RankDiedError,
+    Cause.PREEMPTED: errors.RankDiedError,
+    Cause.POISON: errors.PoisonError,
+    Cause.CANCELLED: errors.CallCancelledError,
+}
+_BY_NAME: dict[str, type[CallError]] = {
+    cls.__name__: cls for cls in (errors.OutcomeUnknownError, errors.RankDiedError, *_BY_CAUSE.values())
+}
+_OF_THE_USER = (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY)
+
+
+def describe(exc: BaseException, *, rank: int, node_id: str, cause: Cause | None = None) -> ErrorInfo:
+    """Returns all that can travel of ``exc``. Never raises, whatever the exception's own methods do."""
+    exit_code = _exit_code(exc) if isinstance(exc, SystemExit) else 0
+    return ErrorInfo(
+        cause=cause or (Cause.OUT_OF_MEMORY if _is_out_of_memory(exc) else Cause.USER_EXCEPTION),
+        type_name=type_name(type(exc)),
+        message=_message(exc, exit_code),
+        traceback=_shorten(format_traceback(exc), MAX_TRACEBACK_CHARS),
+        rank=rank,
+        node_id=node_id,
+        exit_code=exit_code,
+        pickled=pack_exception(exc),
+    )
+
+
+def to_exception(info: ErrorInfo, *, call_id: str, attempt: int) -> BaseException:
+    """Returns what the caller of the failed call gets raised."""
+    loaded = unpack_exception(info.pickled)
+    if loaded is not None and info.cause in _OF_THE_USER:
+        _set_missing(loaded, call_id=call_id, attempt=attempt, rank=info.rank, remote_traceback=info.traceback)
+        exc = loaded
+    else:
+        exc = _platform_error(info, call_id, attempt)
+        exc.__cause__ = loaded
+    exc.add_note(_note(info, call_id, attempt))
+    return exc
+
+
+def type_name(cls: type[BaseException]) -> str:
+    """Returns the name as a traceback prints it."""
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def format_traceback(exc: BaseException) -> str:
+    """Returns the traceback with its cause chain, as Python prints it, without the platform's own frames."""
+    try:
+        told = traceback.TracebackException.from_exception(exc, compact=True)
+        _drop_platform_frames(told, set())
+        return "".join(told.format())
+    except Exception as e:  # noqa: BLE001  a user's exception may break any of this; its type still travels
+        return f"{type_name(type(exc))}: <traceback could not be formatted: {type(e).__name__}>\n"
+
+
+def _drop_platform_frames(told: traceback.TracebackException, seen: set[int]) -> None:
+    if id(told) in seen:
+        return
+    seen.add(id(told))
+    kept = [frame for frame in told.stack if not _is_platform(frame.filename)]
+    told.stack = traceback.StackSummary.from_list(kept)
+    for under in (told.__cause__, told.__context__, *(told.exceptions or ())):
+        if under is not None:
+            _drop_platform_frames(under, seen)
+
+
+def _is_platform(filename: str) -> bool:
+    if filename.startswith(_PLATFORM_DIR):
+        return True
+    parent = Path(filename).parts
+    return any(f"{name}/" in filename and name in parent for name in _PLATFORM_PACKAGES[1:])
+
+
+def _message(exc: BaseException, exit_code: int) -> str:
+    if isinstance(exc, SystemExit):
+        said = f": {exc.code}" if isinstance(exc.code, str) else ""
+        return f"the function called sys.exit, code {exit_code}, before returning a result{said}"
+    try:
+        return _shorten(str(exc), MAX_MESSAGE_CHARS)
+    except Exception as e:  # noqa: BLE001  a user's __str__ may raise anything
+        return f"<str() of this {type_name(type(exc))} failed: {type(e).__name__}>"
+
+
+def _exit_code(exc: SystemExit) -> int:
+    if exc.code is None:
+        return 0
+    return exc.code if isinstance(exc.code, int) else 1
+
+
+def _is_out_of_memory(exc: BaseException) -> bool:
+    return isinstance(exc, MemoryError) or type(exc).__name__ == "OutOfMemoryError"
+
+
+def _shorten(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+
+
+def _set_missing(exc: BaseException, **values: object) -> None:
+    for name, value in values.items():
+        if not hasattr(exc, name):
+            try:
+                setattr(exc, name, value)
+            except (AttributeError, TypeError):
+                continue
+
+
+def _platform_error(info: ErrorInfo, call_id: str, attempt: int) -> CallError:
+    cls = _BY_NAME.get(info.type_name) or _BY_CAUSE[info.cause]
+    if cls is RemoteError and (info.signal or (info.exit_code and not info.traceback)):
+        cls = errors.RankDiedError
+    message = info.message or f"the call ended: {info.cause}"
+    if cls is RemoteError and info.type_name:
+        message = f"{info.type_name}: {message}"
+    exc = cls(message, call_id=call_id, attempt=attempt, rank=info.rank, remote_traceback=info.traceback)
+    if isinstance(exc, RemoteError):
+        exc.type_name = info.type_name
+    return exc
+
+
+def _note(info: ErrorInfo, call_id: str, attempt: int) -> str:
+    where = f"rank {info.rank}" if info.rank >= 0 else "the gang"
+    node = f" on node {info.node_id}" if info.node_id else ""
+    lines = [f"call {call_id}, attempt {attempt}, {where}{node}"]
+    if info.traceback:
+        lines += ["remote traceback:", info.traceback.rstrip()]
+    lines += [_victim(r) for r in info.ranks if r.rank != info.rank]
+    return "\n".join(lines)
+
+
+def _victim(failure: RankFailure) -> str:
+    role = "culprit" if failure.culprit else "victim"
+    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
+    said = f"{failure.type_name}: {failure.message}".strip(": ")
+    return f"rank {failure.rank} ({role}): {said or how}"
