@@ -7,7 +7,6 @@ or keyword-only constructor arguments, a `__reduce__` that raises on load) is re
 
 from __future__ import annotations
 
-import io
 import pickle
 from typing import Any
 
@@ -119,6 +118,6 @@ def _dump(value: object) -> bytes:
 
 def _load(data: bytes) -> Any:
     try:
-        return pickle.load(io.BytesIO(data))
+        return pickle.loads(data)  # noqa: S301  both ends belong to one authenticated user
     except (Exception, SystemExit):  # noqa: BLE001  user code runs here; the text of the error always remains
         return None

@@ -129,7 +129,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Fork the ranks. ``peer_tickets``, for the lead alone, open the data planes of the other members, in their order."""
+    """Fork the ranks. ``peer_tickets``, for the lead alone, open the other members' data planes, in their order."""
 
     gang_id: str = ""
     fence: int = 0

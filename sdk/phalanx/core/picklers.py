@@ -14,7 +14,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 from cloudpickle.cloudpickle import _lookup_module_and_qualname  # pyright: ignore[reportPrivateUsage]
@@ -90,34 +90,35 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     memory = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
     state = {k: v for k, v in vars(tensor).items() if k != "phalanx_device"}
-    device = "" if tensor.device.type == "cpu" else str(tensor.device)
-    shape = tuple(tensor.shape)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return _tensor, (memory, dtype, shape, tensor.requires_grad, kind is torch.nn.Parameter, device, state)
+    if tensor.device.type != "cpu":
+        state["phalanx_device"] = str(tensor.device)
+    name = str(tensor.dtype).removeprefix("torch.")
+    form = _Form(name, tuple(tensor.shape), tensor.requires_grad, kind is torch.nn.Parameter)
+    return _tensor, (memory, form, state)
 
 
-def _tensor(
-    memory: Any,
-    dtype: str,
-    shape: tuple[int, ...],
-    requires_grad: bool,
-    parameter: bool,
-    device: str,
-    state: dict[str, Any],
-) -> Any:
-    """Rebuilds a tensor over ``memory``; a copy where that is read-only. ``phalanx_device`` notes where it came from."""
+class _Form(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+    parameter: bool
+
+
+def _tensor(memory: Any, form: _Form, state: dict[str, Any]) -> Any:
+    """Rebuilds a tensor over ``memory``, or over a copy where that is read-only.
+
+    ``phalanx_device`` in its attributes notes the GPU that it came from.
+    """
     torch = importlib.import_module("torch")
-    view = memoryview(memory)
-    if math.prod(shape):
-        source = bytearray(view) if view.readonly else memory
-        tensor = torch.frombuffer(source, dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
+    dtype = getattr(torch, form.dtype)
+    if math.prod(form.shape):
+        source = bytearray(memory) if memoryview(memory).readonly else memory
+        tensor = torch.frombuffer(source, dtype=torch.uint8).view(dtype).reshape(form.shape)
     else:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-    if parameter:
-        tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
-    elif requires_grad:
+        tensor = torch.empty(form.shape, dtype=dtype)
+    if form.parameter:
+        tensor = torch.nn.Parameter(tensor, requires_grad=form.requires_grad)
+    elif form.requires_grad:
         tensor.requires_grad_()
     vars(tensor).update(state)
-    if device:
-        tensor.phalanx_device = device
     return tensor

@@ -99,7 +99,7 @@ def unpack(buffer: Buffer) -> Any:
             f"use one minor version on both sides"
         )
     try:
-        return pickle.loads(pickled, buffers=buffers)
+        return pickle.loads(pickled, buffers=buffers)  # noqa: S301  sent by an authenticated user of the workspace
     except PhalanxError:
         raise
     except Exception as e:

@@ -57,7 +57,12 @@ def _all_children(value: Any) -> Iterator[tuple[str, Any]]:
             yield "{…}", v
     elif isinstance(value, types.FunctionType):
         yield from _used_by(value)
-    elif isinstance(value, types.MethodType):
+    else:
+        yield from _attributes(value)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, types.MethodType):
         yield ".__self__", value.__self__
         yield ".__func__", value.__func__
     elif not isinstance(value, type):
