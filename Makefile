@@ -2,27 +2,94 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
+NODES ?= 4
 PROTOS := $(wildcard protos/phalanx_proto/v1/*.proto)
+GENERATE := -m grpc_tools.protoc -I. $(PROTOS:protos/%=%)
+UI := control_plane/phalanx_control/web/ui
+PAGE := control_plane/phalanx_control/web/static/index.html
+UI_SOURCES := $(wildcard $(UI)/src/* $(UI)/*.json $(UI)/build.mjs $(UI)/.npmrc)
 
-.PHONY: demo test test-all test-gpu check protos ui dev dev-cluster bench venv clean
+.PHONY: demo test test-all test-gpu check protos ui ui-types dev dev-cluster bench venv clean
+.DELETE_ON_ERROR:
+
+demo: venv ui
+	$(BIN)/gpuctl up
+	$(BIN)/python examples/embed_corpus.py
+
+# ---- what is installed ----
 
 venv: $(VENV)/.installed
 
 $(VENV)/.torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Phalanx needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(PIP) $(TORCH)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,examples]'
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt hatch_build.py
+	$(PIP) -c constraints.txt -e '.[all,dev,examples]'
 	touch $@
 
 # The generator is pinned low and kept apart: grpcio-tools 1.66 emits code that every protobuf from 5.27 on can load.
-$(VENV)/protos/.installed:
+$(VENV)/protos/.installed: $(VENV)/.torch
 	$(PYTHON) -m venv $(VENV)/protos
-	$(VENV)/protos/bin/pip install --quiet --disable-pip-version-check grpcio-tools==1.66.2 setuptools==75.8.0
+	$(VENV)/protos/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.66.2 setuptools==75.8.0
 	touch $@
 
-protos: venv $(VENV)/protos/.installed
-	cd protos && ../$(VENV)/protos/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS:protos/%=%)
+# ---- what is generated ----
+
+protos: $(VENV)/protos/.installed
+	cd protos && ../$(VENV)/protos/bin/python $(GENERATE) --python_out=. --pyi_out=. --grpc_python_out=.
+
+ui: $(PAGE)
+
+$(PAGE): $(VENV)/.installed $(UI_SOURCES)
+	$(BIN)/python hatch_build.py
+	touch $@
+
+ui-types: venv
+	$(BIN)/python $(UI)/make_types.py
+
+# ---- tests and checks ----
+
+test: venv ui
+	$(BIN)/python -m pytest -q -m "not slow and not gpu and not netns" $(ARGS)
+
+test-all: venv ui
+	$(BIN)/python -m pytest -q $(ARGS)
+
+test-gpu: venv ui
+	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+
+check: venv ui $(VENV)/protos/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/python $(UI)/make_types.py --check
+	$(BIN)/python hatch_build.py --check-types
+	@drift=$$(mktemp -d) && trap 'rm -rf "$$drift"' EXIT && \
+	  (cd protos && ../$(VENV)/protos/bin/python $(GENERATE) --python_out="$$drift" --pyi_out="$$drift" --grpc_python_out="$$drift") && \
+	  for made in "$$drift"/phalanx_proto/v1/*; do \
+	    diff -q "$$made" "protos/phalanx_proto/v1/$$(basename "$$made")" || { echo "generated code is old: run make protos" >&2; exit 1; }; \
+	  done && echo "generated code fits the protos"
+
+# ---- running it from the checkout ----
+
+dev: venv ui
+	$(BIN)/gpuctl down
+	$(BIN)/gpuctl up
+
+dev-cluster: venv ui
+	$(BIN)/python -m infra.dev_cluster --nodes $(NODES)
+
+bench: venv
+	$(BIN)/python -m benchmarks.foundation $(ARGS)
+
+clean:
+	-test ! -x $(BIN)/gpuctl || $(BIN)/gpuctl down
+	rm -rf $(VENV) dist build $(UI)/node_modules $(dir $(PAGE)) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

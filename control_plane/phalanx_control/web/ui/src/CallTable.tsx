@@ -28,7 +28,7 @@ export function CallTable() {
         <input
           id="filter"
           type="search"
-          placeholder="Filter: state:failed user:ana gpus>=8"
+          placeholder="Filter: state:failed gpus>=8"
           aria-label="Filter calls"
           value={query.value}
           onInput={(event) => (query.value = event.currentTarget.value)}
@@ -72,12 +72,11 @@ function Rows({ calls }: { calls: readonly CallView[] }) {
             <th scope="col">State</th>
             <th scope="col">Call</th>
             <th scope="col">Function</th>
-            <th scope="col" class="wide">Phase</th>
             <th scope="col" class="wide">User</th>
             <th scope="col" class="number">GPUs</th>
             <th scope="col" class="number">Elapsed</th>
             <th scope="col" class="number">Cost</th>
-            <th scope="col" class="wide reason">Why</th>
+            <th scope="col" class="wide reason">Phase / why</th>
           </tr>
         </thead>
         <tbody onKeyDown={onRowKey} onMouseLeave={() => (litGang.value = "")}>
@@ -117,7 +116,6 @@ function Row({ call, index }: { call: CallView; index: number }) {
       <td class="name" title={call.function}>
         {call.function}
       </td>
-      <td class="wide">{phaseOf(call)}</td>
       <td class="wide">{call.user}</td>
       <td class="number">{count(call.gpus)}</td>
       <td class="number" title={clock(call.submitted_ms)}>
@@ -125,7 +123,7 @@ function Row({ call, index }: { call: CallView; index: number }) {
       </td>
       <td class="number">{money(call.cost.money, call.cost.currency)}</td>
       <td class="wide reason" title={reasonOf(call)}>
-        {reasonOf(call)}
+        {[phaseOf(call), reasonOf(call)].filter(Boolean).join(": ")}
       </td>
     </tr>
   );

@@ -22,7 +22,7 @@ function columnsOf(gpus: number): number {
 }
 
 export function ClusterMap() {
-  const nodes = [...picture.value.nodes.values()].sort((a, b) => (a.node_id < b.node_id ? -1 : 1));
+  const nodes = [...picture.value.nodes.values()].sort((a, b) => a.node_id.localeCompare(b.node_id, "en", { numeric: true }));
   const total = nodes.reduce((sum, node) => sum + node.gpus.length, 0);
   return (
     <section class="card map" aria-labelledby="map-title">
@@ -111,7 +111,7 @@ function Gpu({ node, gpu, column, row, first }: GpuProps) {
       {ink?.pattern && <rect class={`over-${ink.pattern}`} {...box} />}
       {isBroken(gpu) && <rect class="broken-hatch" {...box} />}
       {ink && !isBroken(gpu) && (
-        <text x={x + CELL / 2} y={y + CELL / 2 + 4}>
+        <text class={ink.pattern && "on-pattern"} x={x + CELL / 2} y={y + CELL / 2 + 4}>
           {ink.number}
         </text>
       )}
