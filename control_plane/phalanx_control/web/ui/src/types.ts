@@ -1,4 +1,4 @@
-// Written by make_types.py from phalanx.core.views and .messages: run `make ui-types` after changing those.
+// Written by make_types.py from phalanx.core.views and .messages: run `make ui-types` after changes.
 
 export interface GpuInfo {
   readonly uuid: string;
