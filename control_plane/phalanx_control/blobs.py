@@ -94,7 +94,7 @@ class FolderBlobs:
             _check_content(name, digest)
             await asyncio.to_thread(_move_into_place, Path(draft), path)
         finally:
-            Path(draft).unlink(missing_ok=True)
+            await asyncio.to_thread(Path(draft).unlink, missing_ok=True)
         return size
 
     async def get(self, name: str) -> AsyncIterator[bytes]:

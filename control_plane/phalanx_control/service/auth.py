@@ -23,10 +23,11 @@ _NOBODY = hashlib.sha256(b"no such token").hexdigest()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A caller: who owns what it makes, and what it may do."""
+    """A caller: who owns what it makes, and what it may do; for an agent, the node that its certificate names."""
 
     owner: Owner
     role: str
+    node_id: str = ""
 
     def need(self, need: Need, what: str) -> None:
         """Raises NotAllowedError when the role is not enough for ``what``."""
@@ -34,8 +35,14 @@ class Identity:
             raise NotAllowedError(f"{what} needs the role {need.name.lower()!r}; this token is a {self.role!r}")
 
 
-NOBODY = Identity(owner=Owner(workspace="", user="", token_id=""), role="")
+_NO_OWNER = Owner(workspace="", user="", token_id="")
+NOBODY = Identity(owner=_NO_OWNER, role="")
 """The caller of what needs no token."""
+
+
+def agent(node_id: str) -> Identity:
+    """Returns the identity of the agent whose certificate names this node."""
+    return Identity(owner=_NO_OWNER, role="", node_id=node_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from phalanx.core.messages import ToAgent
 from phalanx_control.state.commands import Command
@@ -14,7 +14,20 @@ Send = Callable[[ToAgent], None]
 """Puts one message into an agent's outgoing queue; never waits."""
 
 
-class ControllerPort(Protocol):
+class Leadership(Protocol):
+    """Who leads, as far as this replica knows. ``leader_address`` is the clients' address, empty while nobody does."""
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def leader_address(self) -> str: ...
+
+    @property
+    def leader_id(self) -> str: ...
+
+
+class ControllerPort(Leadership, Protocol):
     """The controller, as the services use it. ``state`` and ``seq`` show durable entries only."""
 
     @property
@@ -30,3 +43,25 @@ class ControllerPort(Protocol):
     def changes(self) -> AsyncIterator[tuple[State, Events, State]]: ...
 
     async def wait_for_seq(self, seq: int) -> None: ...
+
+    def attach(self, node_id: str, send: Send) -> None:
+        """Sends this node everything that it must know, now and from now on, through ``send``."""
+        ...
+
+    def detach(self, node_id: str) -> None: ...
+
+
+class BodyReader(Protocol):
+    """Reads the bodies that the log refers to."""
+
+    async def body(self, name: str) -> bytes:
+        """Raises NotFoundError when it never was, or has expired."""
+        ...
+
+
+class LiveStream(Protocol):
+    """The capped stream of fast facts."""
+
+    async def put_live(self, fact: Mapping[str, Any]) -> None: ...
+
+    async def read_live(self, after_id: str, *, block_ms: int = 0) -> list[tuple[str, dict[str, Any]]]: ...

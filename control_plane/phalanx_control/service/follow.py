@@ -1,0 +1,78 @@
+"""One call as its watcher sees it: the view with its bodies, now and at each change until it has ended.
+
+A running call's view also moves with fast facts (ready ranks, steps), so it is looked at ten times a second, and sent
+only when it differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from phalanx.core.errors import NotFoundError
+from phalanx.core.messages import Body
+from phalanx.core.states import CallState
+from phalanx.core.views import CallView
+from phalanx_control.service.ports import BodyReader, ControllerPort
+from phalanx_control.service.queries import Pictures
+from phalanx_control.service.watch import ChangeHub
+from phalanx_control.state.model import BodyRef, Call
+
+LOOK_EVERY_S = 0.1
+LOOK_WAITING_S = 1.0
+"""Queued calls move in the queue without an event of their own."""
+
+
+class Follower:
+    """Makes full views of calls, and follows them."""
+
+    def __init__(self, controller: ControllerPort, hub: ChangeHub, pictures: Pictures, bodies: BodyReader) -> None:
+        self._controller = controller
+        self._hub = hub
+        self._pictures = pictures
+        self._bodies = bodies
+
+    async def view(self, call: Call) -> CallView:
+        """Returns the call's view with its result and pickled exception filled in, once there are any."""
+        view = self._pictures.call(self._controller.state, call)
+        if not call.state.terminal:
+            return view
+        error = view.error
+        if call.error_body.key:
+            error = replace(error, pickled=(await self._body(call.error_body)).data)
+        return replace(view, result=await self._body(call.result), error=error)
+
+    async def follow(self, call: Call) -> AsyncIterator[CallView]:
+        """Yields the present view, one at each change, and the terminal one last. Raises NotFoundError if archived."""
+        with self._hub.watching(call.id) as changed:
+            sent: CallView | None = None
+            while True:
+                changed.clear()
+                present = self._controller.state.calls.get(call.id)
+                if present is None:
+                    raise NotFoundError(f"call {call.id} has left the recent history")
+                view = await self.view(present)
+                if view != sent:
+                    yield view
+                    sent = view
+                if present.state.terminal:
+                    return
+                await _wait(changed, LOOK_WAITING_S if present.state is CallState.QUEUED else LOOK_EVERY_S)
+
+    async def _body(self, ref: BodyRef) -> Body:
+        """Bytes that have expired leave their size behind."""
+        if not ref.key:
+            return Body(blob=ref.blob, size=ref.size)
+        try:
+            return Body(data=await self._bodies.body(ref.key), size=ref.size)
+        except NotFoundError:
+            return Body(size=ref.size)
+
+
+async def _wait(event: asyncio.Event, at_most_s: float) -> None:
+    try:
+        async with asyncio.timeout(at_most_s):
+            await event.wait()
+    except TimeoutError:
+        return

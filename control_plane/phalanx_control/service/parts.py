@@ -1,0 +1,28 @@
+"""The parts that the clients' RPCs are made of, put together once by `service.server`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx_control.service.blob_api import ClientBlobs
+from phalanx_control.service.enrol import Enrolment
+from phalanx_control.service.follow import Follower
+from phalanx_control.service.log_sources import Directory
+from phalanx_control.service.ports import ControllerPort
+from phalanx_control.service.queries import Queries
+from phalanx_control.service.server_info import AboutServer
+from phalanx_control.service.submit import SubmitChecks
+from phalanx_control.service.tokens import TokenDesk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    controller: ControllerPort
+    queries: Queries
+    client_blobs: ClientBlobs
+    directory: Directory
+    tokens: TokenDesk
+    enrolment: Enrolment
+    follower: Follower
+    submit: SubmitChecks
+    about: AboutServer

@@ -1,0 +1,165 @@
+"""What callers may read, always within their workspace. Reads the durable state and fast facts; changes nothing.
+
+What belongs to another workspace is answered exactly as what does not exist. Nodes are shared by all workspaces, so
+everybody sees them, but not who else's function runs there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.ids import id_raw
+from phalanx.core.states import CallState
+from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView
+from phalanx_control.service.caller import caller
+from phalanx_control.service.ports import ControllerPort
+from phalanx_control.state.model import App, Call, Function, Gang, Node, State
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+OTHER_USER = "other user"
+
+
+class Pictures(Protocol):
+    """Turns records of the state into what users are shown; `phalanx_control.service.pictures` is the one there is."""
+
+    def call(self, state: State, call: Call) -> CallView: ...
+
+    def gang(self, state: State, gang: Gang) -> GangView: ...
+
+    def node(self, state: State, node: Node) -> NodeView: ...
+
+    def function(self, state: State, app: App, name: str) -> FunctionView: ...
+
+    def label(self, state: State, function_id: str) -> str: ...
+
+    def call_cost(self, state: State, call: Call) -> CostView: ...
+
+    def costs(self, state: State, workspace: str, group_by: str) -> tuple[CostView, ...]: ...
+
+    def depth(self, gang_id: str) -> int: ...
+
+
+class Queries:
+    """Answers for the present caller."""
+
+    def __init__(self, controller: ControllerPort, pictures: Pictures) -> None:
+        self._controller = controller
+        self._pictures = pictures
+
+    def call(self, call_id: str) -> Call:
+        """Raises NotFoundError where there is none in the caller's workspace."""
+        call = self._state.calls.get(call_id)
+        if call is None or call.owner.workspace != _workspace():
+            raise NotFoundError(f"no call {call_id[:80]!r}", hint="gpuctl ps --all")
+        return call
+
+    def calls(
+        self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False
+    ) -> tuple[CallView, ...]:
+        """Returns the newest calls first, at most ``limit`` of them; ``state`` and ``function`` filter."""
+        if state and state not in CallState:
+            raise InvalidSpecError(f"state {state[:40]!r}: use one of {', '.join(map(repr, map(str, CallState)))}")
+        if not 0 <= limit <= MAX_LIMIT:
+            raise InvalidSpecError(f"limit {limit}: use 1 to {MAX_LIMIT}")
+        found = self._matching(state, function, ended_too)
+        newest = heapq.nlargest(limit or DEFAULT_LIMIT, found, key=lambda call: (call.submitted_wall_ms, call.id))
+        return tuple(self._pictures.call(self._state, call) for call in newest)
+
+    def function(self, function_id: str) -> Function:
+        found = self._state.functions.get(function_id)
+        if found is None or found.owner.workspace != _workspace():
+            raise NotFoundError(f"no function {function_id[:80]!r}", hint="register it again, or deploy its app")
+        return found
+
+    def app(self, name: str) -> App:
+        found = self._state.apps.get(f"{_workspace()}/{name}")
+        if found is None:
+            raise NotFoundError(f"no app {name[:80]!r} is deployed", hint="gpuctl deploy FILE")
+        return found
+
+    def functions_of(self, app: App) -> tuple[FunctionView, ...]:
+        return tuple(self._pictures.function(self._state, app, name) for name in sorted(app.functions))
+
+    def functions(self) -> tuple[FunctionView, ...]:
+        apps = (app for app in self._state.apps.values() if app.workspace == _workspace())
+        return tuple(view for app in sorted(apps, key=lambda app: app.name) for view in self.functions_of(app))
+
+    def resolve(self, app_name: str, name: str) -> tuple[FunctionView, Function]:
+        """Returns a deployed function by its names."""
+        app = self.app(app_name)
+        if name not in app.functions:
+            there = ", ".join(sorted(app.functions)[:20])
+            raise NotFoundError(f"app {app_name[:80]!r} has no function {name[:80]!r}; it has {there}")
+        return self._pictures.function(self._state, app, name), self._state.functions[app.functions[name]]
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        state = self._state
+        views = (self._pictures.node(state, state.nodes[node_id]) for node_id in sorted(state.nodes))
+        return tuple(masked_node(state, view, _workspace()) for view in views)
+
+    def gangs(self) -> tuple[GangView, ...]:
+        state = self._state
+        mine = (gang for gang in state.gangs.values() if gang.owner.workspace == _workspace())
+        return tuple(self._pictures.gang(state, gang) for gang in sorted(mine, key=lambda gang: gang.fence))
+
+    def costs(self, call_id: str, group_by: str) -> tuple[CostView, ...]:
+        """Returns one call's cost, or the workspace's by function, user or phase."""
+        if call_id:
+            return (self._pictures.call_cost(self._state, self.call(call_id)),)
+        if group_by not in ("", "function", "user", "phase"):
+            raise InvalidSpecError(f"group_by {group_by[:40]!r}: use 'function', 'user' or 'phase'")
+        return self._pictures.costs(self._state, _workspace(), group_by)
+
+    def depth(self, gang_id: str) -> int:
+        """Returns how many calls wait at the gang, as last reported."""
+        return self._pictures.depth(gang_id)
+
+    @property
+    def _state(self) -> State:
+        return self._controller.state
+
+    def _matching(self, state: str, function: str, ended_too: bool) -> Iterator[Call]:
+        workspace = _workspace()
+        for call in self._state.calls.values():
+            if call.owner.workspace != workspace or (state and call.state != state):
+                continue
+            if call.state.terminal and not ended_too and not state:
+                continue
+            if function and not self._is_of(call, function):
+                continue
+            yield call
+
+    def _is_of(self, call: Call, function: str) -> bool:
+        label = self._pictures.label(self._state, call.function_id)
+        return function in (call.function_id, label, label.partition("@")[0], label.rpartition("/")[2])
+
+
+def masked_node(state: State, view: NodeView, workspace: str) -> NodeView:
+    """Returns the view without names of functions and users of other workspaces."""
+    return replace(view, gpus=tuple(_masked_gpu(state, gpu, workspace) for gpu in view.gpus))
+
+
+def _masked_gpu(state: State, view: GpuView, workspace: str) -> GpuView:
+    gang = state.gangs.get(view.gang_id)
+    if gang is None or gang.owner.workspace == workspace:
+        return view
+    return replace(view, function="", user=OTHER_USER)
+
+
+def require_call_id(text: str) -> None:
+    """Refuses what is no call id: it becomes part of keys and blob names."""
+    try:
+        id_raw(text)
+    except ValueError:
+        raise InvalidSpecError(f"{text[:80]!r} is no call id: use phalanx.core.ids.new_call_id()") from None
+    if not text.startswith("c-"):
+        raise InvalidSpecError(f"{text[:80]!r} is no call id: it begins with 'c-'")
+
+
+def _workspace() -> str:
+    return caller().owner.workspace
