@@ -1,0 +1,284 @@
+"""One socket of the data plane, seen as frames in and frames out. It decides nothing about what they mean.
+
+Three kinds share it: clients (Unix or TLS), keepers (Unix), peer agents (TLS). Outgoing bytes are sent at once where
+the kernel takes them and queue otherwise; a peer that does not read for so long that the queue passes its limit is
+closed, and nobody else waits for it. Bodies in several chunks are put together here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx_agent.dataplane.loop import READ, WRITE, Loop
+
+_READ_BYTES = 256 * 1024
+_MAX_FDS = 16
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_MAX_FDS * 4)
+MAX_QUEUED_BYTES = 256 << 20
+MAX_BODY_BYTES = 2 << 30
+
+OnFrame = Callable[["Connection", Frame], None]
+OnClose = Callable[["Connection", str], None]
+
+
+class Connection:
+    """Owned by the data plane's thread. After ``close`` nothing more is delivered or sent."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        *,
+        on_frame: OnFrame,
+        on_close: OnClose,
+        name: str = "",
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+    ) -> None:
+        sock.setblocking(False)
+        self.name = name
+        self.open = True
+        self.passes_fds = sock.family == socket.AF_UNIX
+        self.queued_bytes = 0
+        self.on_frame = on_frame
+        self.on_close = on_close
+        self.on_drained: Callable[[], None] | None = None
+        self.on_secured: Callable[[Connection], None] | None = None
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._max_queued_bytes = max_queued_bytes
+        self._decoder = Decoder(max_body_bytes=MAX_BODY_BYTES)
+        self._out: deque[tuple[memoryview, list[int]]] = deque()
+        self._partial: dict[tuple[bytes, Kind], bytearray] = {}
+        self._partial_bytes = 0
+        self._handshaking = isinstance(sock, ssl.SSLSocket)
+        self._watching = READ | (WRITE if self._handshaking else 0)
+        loop.register(self._fd, self._ready, self._watching)
+
+    @property
+    def peer_pid(self) -> int:
+        """The process at the other end of a Unix socket; 0 where the kernel does not say."""
+        if not self.passes_fds:
+            return 0
+        data = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int.from_bytes(data[:4], "little", signed=True)
+
+    def send(self, frame: Frame) -> None:
+        """Sends or queues ``frame``; its descriptors are duplicated where they must wait."""
+        if not self.open:
+            return
+        if len(frame.body) > CHUNK_BYTES:
+            self._send_chunks(frame)
+            return
+        self._write([encode_head(frame), frame.body], frame.fds)
+
+    def close(self, reason: str = "") -> None:
+        """Closes at once; ``on_close`` is told once."""
+        if not self.open:
+            return
+        self.open = False
+        self._loop.unregister(self._fd)
+        for _, fds in self._out:
+            close_fds(fds)
+        self._out.clear()
+        close_fds(self._decoder.take_fds())
+        self._partial.clear()
+        with contextlib.suppress(OSError):
+            self._sock.close()
+        self.on_close(self, reason)
+
+    def _send_chunks(self, frame: Frame) -> None:
+        body = memoryview(frame.body)
+        last = (len(body) - 1) // CHUNK_BYTES
+        for i in range(last + 1):
+            part = body[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
+            chunk = Frame(frame.kind, frame.id, frame.meta if i == last else {}, part, 0 if i == last else MORE)
+            if i == last:
+                chunk.fds = frame.fds
+            self._write([encode_head(chunk), part], chunk.fds)
+            if not self.open:
+                return
+
+    def _write(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
+        if self._out or self._handshaking:
+            self._queue(parts, fds)
+            return
+        try:
+            sent = self._send_some(parts, fds)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._queue(parts, fds)
+            return
+        except OSError as e:
+            self.close(str(e))
+            return
+        self._queue_rest(parts, sent)
+
+    def _send_some(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> int:
+        if isinstance(self._sock, ssl.SSLSocket):
+            return self._sock.send(b"".join(parts))
+        if fds:
+            return socket.send_fds(self._sock, parts, fds)
+        return self._sock.sendmsg(parts)
+
+    def _queue_rest(self, parts: list[bytes | bytearray | memoryview], sent: int) -> None:
+        total = sum(len(p) for p in parts)
+        if sent == total:
+            return
+        rest: list[bytes | bytearray | memoryview] = []
+        for part in parts:
+            if sent < len(part):
+                rest.append(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
+        self._queue(rest, [])
+
+    def _queue(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
+        held = [os.dup(fd) for fd in fds]
+        for part in parts:
+            if len(part):
+                self._out.append((memoryview(part), held))
+                self.queued_bytes += len(part)
+                held = []
+        close_fds(held)
+        if self.queued_bytes > self._max_queued_bytes:
+            self.close(f"the other side does not read: {self.queued_bytes} bytes are waiting")
+        else:
+            self._watch(READ | WRITE)
+
+    def _watch(self, events: int) -> None:
+        if events != self._watching:
+            self._watching = events
+            self._loop.modify(self._fd, events)
+
+    def _ready(self, events: int) -> None:
+        if self._handshaking and not self._shake_hands():
+            return
+        if events & WRITE:
+            self._flush()
+        if self.open and events & ~WRITE:
+            self._read()
+
+    def _shake_hands(self) -> bool:
+        assert isinstance(self._sock, ssl.SSLSocket)
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._watch(READ)
+            return False
+        except ssl.SSLWantWriteError:
+            self._watch(READ | WRITE)
+            return False
+        except (OSError, ValueError) as e:
+            self.close(f"TLS handshake failed: {e}")
+            return False
+        self._handshaking = False
+        if self.on_secured is not None:
+            self.on_secured(self)
+        if not self.open:
+            return False
+        self._watch(READ | WRITE if self._out else READ)
+        self._flush()
+        if self.open:
+            self._read()
+        return False
+
+    def certificate_der(self) -> bytes:
+        """Returns the other side's certificate; empty before the handshake and on Unix sockets."""
+        if not isinstance(self._sock, ssl.SSLSocket):
+            return b""
+        return self._sock.getpeercert(binary_form=True) or b""
+
+    def _flush(self) -> None:
+        out = self._out
+        while out:
+            view, fds = out[0]
+            try:
+                sent = self._send_some([view], fds)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as e:
+                self.close(str(e))
+                return
+            self.queued_bytes -= sent
+            close_fds(fds)
+            if sent < len(view):
+                out[0] = (view[sent:], [])
+            else:
+                out.popleft()
+        self._watch(READ)
+        if self.on_drained is not None:
+            self.on_drained()
+
+    def _read(self) -> None:
+        try:
+            data = self._receive()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as e:
+            self.close(str(e))
+            return
+        if not data:
+            self.close("closed by the other side")
+            return
+        try:
+            self._decoder.feed(data)
+            for frame in self._decoder.frames():
+                self._deliver(frame)
+        except (KeyError, TypeError, ValueError) as e:
+            self.close(f"not understood: {type(e).__name__}: {e}")
+
+    def _receive(self) -> bytes:
+        if isinstance(self._sock, ssl.SSLSocket):
+            data = self._sock.recv(_READ_BYTES)
+            while data and self._sock.pending():
+                data += self._sock.recv(self._sock.pending())
+            return data
+        if not self.passes_fds:
+            return self._sock.recv(_READ_BYTES)
+        data, ancillary, _flags, _address = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, raw in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                usable = len(raw) - len(raw) % 4
+                fds = [int.from_bytes(raw[i : i + 4], "little") for i in range(0, usable, 4)]
+                self._decoder.feed_fds(fds)
+        return data
+
+    def _deliver(self, frame: Frame) -> None:
+        if frame.flags & MORE or self._partial:
+            whole = self._join(frame)
+            if whole is None:
+                return
+            frame = whole
+        if self.open:
+            self.on_frame(self, frame)
+        else:
+            close_fds(frame.fds)
+
+    def _join(self, frame: Frame) -> Frame | None:
+        key = (frame.id, frame.kind)
+        if frame.more:
+            if frame.id == NO_ID:
+                raise FrameError("a body in chunks needs an id")
+            self._partial.setdefault(key, bytearray()).extend(frame.body)
+            self._partial_bytes += len(frame.body)
+            if self._partial_bytes > MAX_BODY_BYTES:
+                raise FrameError(f"bodies of {self._partial_bytes} bytes are being put together: over the limit")
+            return None
+        before = self._partial.pop(key, None)
+        if before is not None:
+            self._partial_bytes -= len(before)
+            before += frame.body
+            frame.body = before
+        return frame
+
+
+def close_fds(fds: list[int]) -> None:
+    """Closes each; one that is closed already is no error."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

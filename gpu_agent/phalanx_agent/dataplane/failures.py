@@ -1,0 +1,118 @@
+"""Errors on the data plane: reading and writing them, and telling the guilty rank from its victims. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, fields, replace
+from typing import Any, cast
+
+from phalanx.core.errors import PhalanxError
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.messages import ErrorInfo, RankFailure
+from phalanx.core.states import Cause, Outcome
+
+_VICTIM = re.compile(
+    r"connection (was )?(closed|reset)|closed by (the )?(peer|remote)|broken pipe|connect(ion)? (refused|full ?mesh)"
+    r"|socket (timeout|closed)|timed? ?out (waiting|after)|remote peer|nccl communicator was aborted|rendezvous",
+    re.IGNORECASE,
+)
+_MAX_TEXT_CHARS = 64 * 1024
+MAX_PICKLED_BYTES = 64 * 1024
+_ERROR_FIELDS = {f.name for f in fields(ErrorInfo)}
+_RANK_FIELDS = {f.name for f in fields(RankFailure)}
+
+
+def error_from_meta(data: object, *, pickled: bytes = b"", node_id: str = "") -> ErrorInfo:
+    """Reads the error of a FAILURE or ENDED frame; whatever is missing or of no use gets its default."""
+    values = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    known = {k: v for k, v in values.items() if k in _ERROR_FIELDS and k not in ("cause", "ranks", "pickled")}
+    for name, value in known.items():
+        if isinstance(value, str):
+            known[name] = value[:_MAX_TEXT_CHARS]
+    ranks = tuple(_rank_from_meta(r) for r in values.get("ranks") or ())
+    known.setdefault("node_id", node_id)
+    keep = pickled if len(pickled) <= MAX_PICKLED_BYTES else b""
+    return ErrorInfo(cause=_cause(values.get("cause")), ranks=ranks, pickled=keep, **known)
+
+
+def error_to_meta(error: ErrorInfo) -> dict[str, Any]:
+    """Returns the error as a frame's meta carries it, without the pickled exception."""
+    data = asdict(replace(error, pickled=b""))
+    del data["pickled"]
+    return data
+
+
+def failure(call: bytes, outcome: Outcome, error: ErrorInfo, *, busy_ms: int = 0) -> Frame:
+    """Returns a FAILURE frame that this agent makes itself."""
+    meta = {"outcome": outcome.value, "error": error_to_meta(error), "busy_ms": busy_ms}
+    return Frame(Kind.FAILURE, call, meta, error.pickled)
+
+
+def cancelled(call: bytes, *, timed_out: bool = False) -> Frame:
+    """Returns the outcome of a call that was taken back before it ran."""
+    if timed_out:
+        error = ErrorInfo(cause=Cause.TIMEOUT, type_name="CallTimeoutError", message="its time was over")
+        return failure(call, Outcome.TIMED_OUT, error)
+    error = ErrorInfo(cause=Cause.CANCELLED, type_name="CallCancelledError", message="cancelled before it ran")
+    return failure(call, Outcome.CANCELLED, error)
+
+
+def infrastructure(message: str, *, node_id: str = "") -> ErrorInfo:
+    return ErrorInfo(cause=Cause.INFRASTRUCTURE, type_name="RankDiedError", message=message, node_id=node_id)
+
+
+def refusal(error: PhalanxError) -> dict[str, Any]:
+    """Returns the meta of a REFUSED frame."""
+    return {"error": str(error), "code": error.code, "hint": error.hint}
+
+
+def is_victim(error: ErrorInfo) -> bool:
+    """Says whether the error only tells that another rank went away."""
+    if error.signal or error.cause in (Cause.CANCELLED, Cause.TIMEOUT):
+        return False
+    if error.cause is Cause.PREEMPTED:
+        return True
+    return bool(_VICTIM.search(error.message))
+
+
+def choose_culprit(errors: list[ErrorInfo]) -> ErrorInfo:
+    """Returns the error to show, of several in the order in which they came: the first that is not a victim's.
+
+    All ranks' records are kept; the victims' are marked as such.
+    """
+    chosen = next((e for e in errors if not is_victim(e)), errors[0])
+    records: dict[int, RankFailure] = {}
+    for error in errors:
+        for record in error.ranks or (_as_rank(error),):
+            former = records.get(record.rank)
+            if former is None or (record.culprit and not former.culprit):
+                records[record.rank] = replace(record, culprit=record.culprit and error is chosen)
+    own = records.get(chosen.rank)
+    if own is not None and chosen.rank >= 0:
+        records[chosen.rank] = replace(own, culprit=True)
+    return replace(chosen, ranks=tuple(records[r] for r in sorted(records)))
+
+
+def _as_rank(error: ErrorInfo) -> RankFailure:
+    return RankFailure(
+        rank=error.rank,
+        node_id=error.node_id,
+        culprit=True,
+        exit_code=error.exit_code,
+        signal=error.signal,
+        type_name=error.type_name,
+        message=error.message,
+        traceback=error.traceback,
+    )
+
+
+def _rank_from_meta(data: object) -> RankFailure:
+    values = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return RankFailure(**{k: v for k, v in values.items() if k in _RANK_FIELDS})
+
+
+def _cause(word: object) -> Cause:
+    try:
+        return Cause(str(word))
+    except ValueError:
+        return Cause.INFRASTRUCTURE

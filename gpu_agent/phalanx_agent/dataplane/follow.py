@@ -1,0 +1,110 @@
+"""Readers of a gang's output: records of one call, from a given place in the spool, live or up to its end.
+
+Reads at most READ_BYTES per reader and round, and none while the reader has not taken what it was sent, so that a
+slow terminal costs nothing but its own delay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.logrecords import END, LogRecord, RecordError, decode
+
+READ_BYTES = 1 << 20
+EVERY_MS = 50
+SETTLE_NS = 200_000_000
+"""How long after a call's end its last output may still reach the spool."""
+_SLOW_READER_BYTES = 4 << 20
+
+
+class Reader(Protocol):
+    """The connection that follows."""
+
+    @property
+    def open(self) -> bool: ...
+
+    @property
+    def queued_bytes(self) -> int: ...
+
+    def send(self, frame: Frame) -> None: ...
+
+
+@dataclass(slots=True)
+class Follower:
+    """``ended_ns`` is when the call was first seen to be over."""
+
+    reader: Reader
+    request: bytes
+    spool: Path
+    call: bytes
+    node_id: str
+    offset: int
+    live: bool
+    over: Callable[[], bool]
+    bytes_by_rank: dict[int, int] = field(default_factory=dict[int, int])
+    ended_ns: int = 0
+    done: bool = False
+
+    def step(self, now_ns: int) -> None:
+        """Sends what is new; END when the call is over and everything was sent."""
+        if self.done or not self.reader.open:
+            self.done = True
+            return
+        if self.reader.queued_bytes > _SLOW_READER_BYTES:
+            return
+        was_over = self._over_for(now_ns)
+        try:
+            sent_any = self._send_new()
+        except (OSError, RecordError):
+            self._end(complete=False)
+            return
+        if not sent_any and (not self.live or was_over):
+            self._end(complete=was_over)
+
+    def _over_for(self, now_ns: int) -> bool:
+        if not self.over():
+            return False
+        self.ended_ns = self.ended_ns or now_ns
+        return now_ns - self.ended_ns > SETTLE_NS
+
+    def _send_new(self) -> bool:
+        data = read_spool(self.spool, self.offset)
+        start = self.offset
+        for record, end in decode(data):
+            self.offset = start + end
+            if record.call == self.call and record.stream != END:
+                self._send(record)
+        return self.offset > start
+
+    def _send(self, record: LogRecord) -> None:
+        self.bytes_by_rank[record.rank] = self.bytes_by_rank.get(record.rank, 0) + len(record.data)
+        meta = {
+            "rank": record.rank,
+            "node": self.node_id,
+            "stream": record.stream,
+            "at_ms": record.wall_ms,
+            "offset": self.offset,
+        }
+        self.reader.send(Frame(Kind.LOG, self.request, meta, record.data))
+
+    def _end(self, *, complete: bool) -> None:
+        self.done = True
+        by_rank = {str(k): v for k, v in sorted(self.bytes_by_rank.items())}
+        self.reader.send(Frame(Kind.END, self.request, {"bytes_by_rank": by_rank, "complete": complete}))
+
+
+def read_spool(path: Path, offset: int, limit: int = READ_BYTES) -> bytes:
+    """Returns up to ``limit`` bytes from ``offset``, more where a single record is longer. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.pread(fd, limit, offset)
+        if len(data) == limit and next(decode(data), None) is None:
+            data = os.pread(fd, limit * 17, offset)
+        return data
+    finally:
+        os.close(fd)

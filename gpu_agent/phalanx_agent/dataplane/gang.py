@@ -1,0 +1,176 @@
+"""What every member node of a gang does on the data plane: hold the keeper, pass on its life signs, stop it in time.
+
+The lead node's part (`lead.py`) and the others' (`member.py`) build on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.messages import ErrorInfo
+from phalanx_agent.dataplane.facts import GangSpec, KeeperAttached, KeeperEnded, KeeperStuck, PlaneEvent, RankSaid
+from phalanx_agent.dataplane.failures import error_from_meta, infrastructure
+from phalanx_agent.dataplane.links import KeeperLink
+from phalanx_agent.dataplane.loop import Loop, now_ns
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[PlaneEvent], None]
+STOP_SLACK_MS = 10_000
+
+
+class Gang:
+    """One gang on this node. Lives from the keeper's first word to the agent's ``close``."""
+
+    def __init__(self, loop: Loop, spec: GangSpec, *, node_id: str, epoch: int, emit: Emit) -> None:
+        """Attaches to the keeper. Raises OSError when it is not there."""
+        self.spec = spec
+        self.node_id = node_id
+        self.loop = loop
+        self.emit = emit
+        self.ended = False
+        self.stopping = False
+        self.step = 0
+        self.touched_ns = now_ns()
+        self.state: Frame | None = None
+        self.keeper = KeeperLink(
+            loop,
+            spec.keeper_socket,
+            node_id=node_id,
+            epoch=epoch,
+            on_frame=self._keeper_said,
+            on_lost=self._keeper_lost,
+        )
+
+    def on_frame(self, frame: Frame) -> None:
+        """A frame of the local keeper that is neither STATE, RANK nor ENDED."""
+        raise NotImplementedError
+
+    def on_state(self, frame: Frame) -> None:
+        """The keeper said what runs and what finished."""
+        raise NotImplementedError
+
+    def on_rank(self, frame: Frame) -> None:
+        """A life sign of a local rank."""
+        raise NotImplementedError
+
+    def on_ended(self, frame: Frame, error: ErrorInfo) -> None:
+        """The local ranks are gone; ``error`` says why, unless they ended cleanly."""
+        raise NotImplementedError
+
+    def stop_all(self, reason: str, grace_ms: int) -> None:
+        """Ends the gang on every node that this one speaks for."""
+        self.stop_local(reason, grace_ms)
+
+    def drain(self, reason: str, grace_ms: int) -> None:
+        """Lets what runs finish, then stops."""
+        self.stop_all(reason, grace_ms)
+
+    def check(self, now: int) -> None:
+        """Called every few milliseconds while calls are at work, and every second otherwise."""
+
+    def close(self) -> None:
+        """Lets go of the keeper without ending it."""
+        self.keeper.close()
+
+    def stop_local(self, reason: str, grace_ms: int) -> None:
+        if self.ended:
+            return
+        self.keeper.send(Frame(Kind.STOP, meta={"reason": reason, "grace_ms": grace_ms}))
+        if not self.stopping:
+            self.stopping = True
+            self.loop.later(grace_ms + STOP_SLACK_MS, self._still_there)
+
+    def _still_there(self) -> None:
+        if not self.ended:
+            log.warning("keeper does not stop", extra={"gang": self.spec.gang_id, "pid": self.keeper.pid})
+            self.emit(KeeperStuck(gang_id=self.spec.gang_id, keeper_pid=self.keeper.pid))
+
+    def _keeper_said(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind is Kind.STATE:
+            self._state(frame)
+        elif kind is Kind.RANK:
+            self._rank(frame)
+        elif kind is Kind.ENDED:
+            self._ended(frame)
+        else:
+            self.on_frame(frame)
+
+    def _state(self, frame: Frame) -> None:
+        self.state = frame
+        meta = frame.meta
+        self.emit(
+            KeeperAttached(
+                gang_id=self.spec.gang_id,
+                phase=str(meta.get("phase", "starting")),
+                pids=_ints(meta.get("pids")),
+                keeper_pid=self.keeper.pid,
+                counters=_counters(meta.get("counters")),
+            )
+        )
+        self.on_state(frame)
+
+    def _rank(self, frame: Frame) -> None:
+        meta = frame.meta
+        step = int(meta.get("step") or 0)
+        self.step = max(self.step, step)
+        self.touched_ns = now_ns()
+        if meta.get("event") != "progress":
+            self.emit(
+                RankSaid(
+                    gang_id=self.spec.gang_id,
+                    rank=int(meta.get("rank", -1)),
+                    event=str(meta.get("event", "")),
+                    pids=_ints(meta.get("pids")),
+                    backend=str(meta.get("backend", "")),
+                    step=step,
+                )
+            )
+        self.on_rank(frame)
+
+    def _ended(self, frame: Frame) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        meta = frame.meta
+        clean = bool(meta.get("clean", False))
+        error = ErrorInfo() if clean else error_from_meta(meta.get("error"), node_id=self.node_id)
+        self.on_ended(frame, error)
+        self.keeper.send(Frame(Kind.ACK))
+        self._say_ended(clean, error, meta)
+
+    def _keeper_lost(self, reason: str) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        error = infrastructure(f"the keeper on node {self.node_id} is gone: {reason}", node_id=self.node_id)
+        meta: dict[str, Any] = {"clean": False, "lost": True}
+        self.on_ended(Frame(Kind.ENDED, meta=meta), error)
+        self._say_ended(False, error, meta, lost=True)
+
+    def _say_ended(self, clean: bool, error: ErrorInfo, meta: dict[str, Any], *, lost: bool = False) -> None:
+        self.emit(
+            KeeperEnded(
+                gang_id=self.spec.gang_id,
+                clean=clean,
+                error=error,
+                counters=_counters(meta.get("counters")),
+                lost=lost,
+            )
+        )
+
+
+def _ints(value: object) -> tuple[int, ...]:
+    if isinstance(value, dict):
+        value = list(cast("dict[str, Any]", value).values())
+    return tuple(int(v) for v in cast("list[Any]", value)) if isinstance(value, list) else ()
+
+
+def _counters(value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict):
+        return ()
+    return tuple((str(k), int(v)) for k, v in cast("dict[str, Any]", value).items())

@@ -1,0 +1,460 @@
+"""A gang's part on its lead node: the admission queue, the calls at the ranks, and their outcomes.
+
+A gang runs one call at a time, on all ranks. The lead hands calls to every node's keeper in one order, puts the nodes'
+answers together, and ends the gang on all nodes at once when one fails. Each call's outcome is kept until whoever
+waits for it has it: a client by ACK, the control plane by its own acknowledgement. An id is never run twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.messages import ErrorInfo
+from phalanx.core.states import Outcome
+from phalanx_agent.dataplane.admission import WINDOW, AdmissionQueue, retry_ms
+from phalanx_agent.dataplane.bodies import OWN_SLOT, read_fds, slots_of
+from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
+from phalanx_agent.dataplane.calls import CallRecord, CallTable, Origin, Step
+from phalanx_agent.dataplane.connection import close_fds
+from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway, GangSnapshot, GangSpec
+from phalanx_agent.dataplane.failures import cancelled, error_from_meta, failure, infrastructure
+from phalanx_agent.dataplane.gang import Emit, Gang
+from phalanx_agent.dataplane.links import Link, PeerLink
+from phalanx_agent.dataplane.loop import Loop, now_ns
+from phalanx_agent.dataplane.outcomes import Outcomes
+from phalanx_agent.dataplane.replies import Replies
+
+REPORT_AFTER_MS = 200
+SHED_AFTER_MS = 1000
+_CANCEL_SLACK_MS = 5000
+_WAITS_KEPT = 256
+
+
+class LeadGang(Gang):
+    """Runs the gang's calls. All methods belong to the data plane's thread."""
+
+    def __init__(self, loop: Loop, spec: GangSpec, *, node_id: str, epoch: int, emit: Emit) -> None:
+        super().__init__(loop, spec, node_id=node_id, epoch=epoch, emit=emit)
+        self.queue = AdmissionQueue()
+        self.table = CallTable()
+        self.journal = CallJournal(spec.call_journal)
+        self.ready = False
+        self._sent: deque[CallRecord] = deque()
+        self._replies: dict[bytes, Replies] = {}
+        self._waits_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
+        self._drain: tuple[str, int] | None = None
+        self._outcomes = Outcomes(self)
+        self._links: list[Link] = [self.keeper]
+        for i, peer in enumerate(spec.peers):
+            link = PeerLink(loop, peer, gang_id=spec.gang_id, fence=spec.fence, on_frame=self._from_peer(i + 1))
+            self._links.append(link)
+        for record in open_calls(spec.call_journal):
+            self.table.add(record)
+            self._sent.append(record)
+
+    # ---- calls coming in ----
+
+    def call(self, record: CallRecord) -> None:
+        """Takes in a direct call: runs it, answers from the table, or says BUSY."""
+        known = self.table.get(record.id)
+        if known is not None:
+            close_fds(record.fds)
+            self._outcomes.attach(known, record.client)
+            return
+        head_age = self._head_age_ms(now_ns())
+        if self.stopping or not self.queue.may_enter(
+            in_flight=len(self._sent), head_age_ms=head_age, body_bytes=record.body_bytes
+        ):
+            close_fds(record.fds)
+            self.say_busy(record)
+            return
+        self._enter(record)
+
+    def offer(self, record: CallRecord) -> None:
+        """Takes in a durable call; the same offer again changes nothing, or says its outcome again."""
+        known = self.table.get(record.id)
+        if known is not None and known.attempt >= record.attempt:
+            if known.step is Step.FINISHED:
+                self._outcomes.tell_control(known)
+            return
+        if known is not None and known.step is not Step.FINISHED:
+            self._turn_away(record, "an earlier attempt is still here")
+            return
+        if self.stopping or self.queue.draining:
+            self._turn_away(record, "the gang is ending")
+            return
+        if known is not None:
+            self._outcomes.forget(known.id)
+        self._enter(record)
+
+    def cancel(self, call: bytes, grace_ms: int) -> bool:
+        """Takes back a call; False when it is not here."""
+        record = self.table.get(call)
+        if record is None:
+            return False
+        if record.step is Step.QUEUED:
+            self.queue.remove(record)
+            self._finish(record, cancelled(call))
+        elif record.step is Step.SENT:
+            self._cancel_running(record, "cancelled", grace_ms)
+        return True
+
+    def say_busy(self, record: CallRecord) -> None:
+        if record.client is not None:
+            depth = len(self.queue) + len(self._sent)
+            meta = {"depth": depth, "retry_ms": retry_ms(depth, self.queue.mean_ms), "draining": self.queue.draining}
+            record.client.send(Frame(Kind.BUSY, record.id, meta))
+
+    @property
+    def window(self) -> int:
+        return min(WINDOW, self.queue.window())
+
+    @property
+    def outcomes(self) -> Outcomes:
+        return self._outcomes
+
+    def _enter(self, record: CallRecord) -> None:
+        record.arrived_ns = now_ns()
+        self.table.add(record)
+        self.queue.push(record)
+        self._pump()
+
+    # ---- to the ranks ----
+
+    def _pump(self) -> None:
+        while self.ready and not self.stopping and len(self._sent) < self.queue.send_ahead:
+            record = self.queue.pop()
+            if record is None:
+                break
+            self._hand_over(record)
+        if self._drain is not None and not self._sent and not self.stopping:
+            self.stop_all(*self._drain)
+
+    def _hand_over(self, record: CallRecord) -> None:
+        now = now_ns()
+        self._waits_ms.append((now - record.arrived_ns) / 1e6)
+        record.step = Step.SENT
+        if not self._sent:
+            record.running_ns = now
+        self._sent.append(record)
+        if record.origin is Origin.OFFERED:
+            self._report(record)
+        if len(self._links) > 1:
+            self._replies[record.id] = Replies(len(self._links))
+        frame = Frame(Kind.CALL, record.id, self._call_meta(record), record.body, fds=record.fds)
+        for link in self._links:
+            link.send(frame)
+        record.body = b""
+        close_fds(record.fds)
+        record.fds = []
+
+    def _call_meta(self, record: CallRecord) -> dict[str, Any]:
+        meta: dict[str, Any] = {"attempt": record.attempt, "timeout_ms": self._timeout_ms(record)}
+        if record.fds:
+            meta["fds"] = record.fds_meta
+        return meta
+
+    def _timeout_ms(self, record: CallRecord) -> int:
+        return record.timeout_ms or self.spec.timeout_ms
+
+    def _report(self, record: CallRecord) -> None:
+        """Makes it a logged call: the control plane hears that it runs."""
+        direct = record.origin is not Origin.OFFERED
+        record.reported = True
+        self.journal.opened(record)
+        self.emit(
+            CallBegan(
+                gang_id=self.spec.gang_id,
+                call_id=record.call_id,
+                attempt=record.attempt,
+                fence=record.fence,
+                direct=direct,
+                user=record.user,
+                args_bytes=record.body_bytes,
+                timeout_ms=self._timeout_ms(record),
+            )
+        )
+
+    # ---- from the ranks ----
+
+    def on_frame(self, frame: Frame) -> None:
+        if frame.kind is Kind.RESULT or frame.kind is Kind.FAILURE:
+            self._reply(0, frame)
+        elif frame.kind is Kind.RELEASE:
+            self.release_to_clients(frame)
+
+    def release_to_clients(self, frame: Frame) -> None:
+        """The ranks gave a client's memory back before or after the outcome."""
+        record = self.table.get(frame.id)
+        if record is not None and record.client is not None:
+            record.client.send(frame)
+
+    def _from_peer(self, node: int) -> Any:
+        def said(frame: Frame) -> None:
+            if frame.kind in (Kind.RESULT, Kind.FAILURE):
+                self._reply(node, frame)
+            elif frame.kind is Kind.ENDED:
+                clean = bool(frame.meta.get("clean"))
+                node_id = self._links[node].node_id
+                self._node_gone(node, None if clean else error_from_meta(frame.meta.get("error"), node_id=node_id))
+
+        return said
+
+    def _reply(self, node: int, frame: Frame) -> None:
+        record = self.table.get(frame.id)
+        if record is None:
+            record = self._unknown_outcome(frame)
+        if record.step is Step.FINISHED:
+            close_fds(frame.fds)
+            return
+        replies = self._replies.get(frame.id)
+        if replies is None:
+            self._finish(record, frame)
+            return
+        replies.add(node, frame, now_ns(), self._links[node].node_id)
+        if replies.failed:
+            self.stop_all("a rank failed", 0 if replies.outcome is Outcome.FAILED else self.spec.grace_ms)
+        self._settle(record, replies)
+
+    def _unknown_outcome(self, frame: Frame) -> CallRecord:
+        """A short direct call that a former agent took in: its client may ask for it."""
+        record = CallRecord(id=frame.id, origin=Origin.ADOPTED, queue_key="adopted", step=Step.SENT)
+        record.arrived_ns = record.running_ns = now_ns()
+        self.table.add(record)
+        if len(self._links) > 1:
+            self._replies[record.id] = Replies(len(self._links))
+        return record
+
+    def _settle(self, record: CallRecord, replies: Replies) -> None:
+        if not replies.complete(now_ns()):
+            return
+        if replies.never_ran:
+            self._never_ran(record)
+            return
+        del self._replies[record.id]
+        self._finish(record, replies.combine(record.id, returns_all=self.spec.returns_all))
+
+    def _finish(self, record: CallRecord, outcome: Frame) -> None:
+        now = now_ns()
+        was_sent = record.step is Step.SENT
+        if was_sent:
+            self._leave(record, outcome, now)
+        outcome = self._as_cancelled(record, outcome)
+        released = outcome.meta.get("released")
+        if released and OWN_SLOT in released:
+            outcome.meta["released"] = [s for s in released if s != OWN_SLOT]
+        self.touched_ns = now
+        record.busy_ms = int(outcome.meta.get("busy_ms") or 0)
+        self.table.finish(record, outcome, now)
+        self._outcomes.deliver(record)
+        self._pump()
+
+    def _leave(self, record: CallRecord, outcome: Frame, now: int) -> None:
+        sent = self._sent
+        if sent and sent[0] is record:
+            sent.popleft()
+            if record.running_ns and outcome.kind is Kind.RESULT:
+                self.queue.measured((now - record.running_ns) / 1e6)
+        else:
+            sent.remove(record)
+        if sent and not sent[0].running_ns:
+            sent[0].running_ns = now
+
+    def _as_cancelled(self, record: CallRecord, outcome: Frame) -> Frame:
+        """A call that was told to end and failed for it has ended for that reason, whatever its ranks raised."""
+        if outcome.kind is Kind.FAILURE and record.cancel_reason and outcome.meta.get("outcome") == Outcome.FAILED:
+            outcome.meta["outcome"] = record.cancel_reason
+        return outcome
+
+    # ---- ends ----
+
+    def stop_all(self, reason: str, grace_ms: int) -> None:
+        if self.stopping:
+            return
+        frame = Frame(Kind.STOP, meta={"reason": reason, "grace_ms": grace_ms})
+        self.stop_local(reason, grace_ms)
+        for link in self._links[1:]:
+            link.send(frame)
+        self._turn_all_away("the gang is ending")
+
+    def drain(self, reason: str, grace_ms: int) -> None:
+        self.queue.draining = True
+        self._drain = (reason, grace_ms)
+        self._turn_all_away("the gang is draining")
+        self._pump()
+
+    def on_ended(self, frame: Frame, error: ErrorInfo) -> None:
+        clean = bool(frame.meta.get("clean"))
+        self._node_gone(0, None if clean else error, lost=bool(frame.meta.get("lost")))
+
+    def _node_gone(self, node: int, error: ErrorInfo | None, *, lost: bool = False) -> None:
+        """A node's ranks ended. Its keeper has failed the call that ran; what it had not begun never ran."""
+        self.stop_all("a rank failed" if error else "the gang ended", 0)
+        head = self._sent[0] if self._sent else None
+        for record in tuple(self._sent):
+            may_have_run = lost and record is head
+            replies = self._replies.get(record.id)
+            if replies is not None:
+                replies.node_gone(node, error, now_ns(), may_have_run=may_have_run)
+                self._settle(record, replies)
+            elif may_have_run:
+                self._finish(record, failure(record.id, Outcome.FAILED, error or infrastructure("the gang ended")))
+            else:
+                self._never_ran(record)
+
+    def _never_ran(self, record: CallRecord) -> None:
+        self._sent.remove(record)
+        self._replies.pop(record.id, None)
+        self._give_back(record, "the gang ended before it ran")
+
+    def _turn_all_away(self, reason: str) -> None:
+        for record in self.queue.take_if(lambda _: True):
+            self._give_back(record, reason)
+
+    def _give_back(self, record: CallRecord, reason: str) -> None:
+        """The call did not run: its client goes the durable way, or the control plane queues it again."""
+        self.table.forget(record.id)
+        close_fds(record.fds)
+        if record.origin is Origin.OFFERED:
+            self._turn_away(record, reason)
+        else:
+            self.say_busy(record)
+
+    def _turn_away(self, record: CallRecord, reason: str) -> None:
+        close_fds(record.fds)
+        self.journal.closed(record)
+        self.emit(
+            CallTurnedAway(
+                gang_id=self.spec.gang_id,
+                call_id=record.call_id,
+                attempt=record.attempt,
+                fence=record.fence,
+                reason=reason,
+            )
+        )
+
+    def _cancel_running(self, record: CallRecord, reason: str, grace_ms: int) -> None:
+        if record.cancel_reason:
+            return
+        record.cancel_reason = reason
+        record.cancel_by_ns = now_ns() + (grace_ms + _CANCEL_SLACK_MS) * 1_000_000
+        for link in self._links:
+            link.send(Frame(Kind.CANCEL, record.id, {"reason": reason, "grace_ms": grace_ms}))
+
+    # ---- time ----
+
+    def check(self, now: int) -> None:
+        self._check_head(now)
+        for call, replies in tuple(self._replies.items()):
+            record = self.table.get(call)
+            if replies.failed and record is not None:
+                self._settle(record, replies)
+        slow = now - SHED_AFTER_MS * 1_000_000
+        if self.ready and len(self.queue):
+            for record in self.queue.take_if(lambda r: r.origin is Origin.DIRECT and r.arrived_ns < slow):
+                self._give_back(record, "it waited too long")
+        self._outcomes.check(now)
+
+    def _check_head(self, now: int) -> None:
+        if not self._sent:
+            return
+        head = self._sent[0]
+        age_ms = (now - head.running_ns) / 1e6
+        if not head.reported and age_ms >= REPORT_AFTER_MS:
+            self._report(head)
+        timeout_ms = self._timeout_ms(head)
+        if timeout_ms and age_ms >= timeout_ms:
+            self._cancel_running(head, "timed_out", self.spec.grace_ms)
+        if head.cancel_by_ns and now > head.cancel_by_ns:
+            head.cancel_by_ns = 0
+            self.stop_all(f"a call did not end after it was {head.cancel_reason.replace('_', ' ')}", 0)
+
+    def _head_age_ms(self, now: int) -> float:
+        return (now - self._sent[0].running_ns) / 1e6 if self._sent else 0.0
+
+    @property
+    def at_work(self) -> bool:
+        """Something here needs a look every few milliseconds."""
+        return bool(self._sent or len(self.queue) or self._replies or self._outcomes.waiting)
+
+    # ---- taking over ----
+
+    def on_state(self, frame: Frame) -> None:
+        meta = frame.meta
+        phase = str(meta.get("phase", ""))
+        running = bytes.fromhex(str(meta.get("running") or ""))
+        finished = {bytes.fromhex(str(x)) for x in meta.get("finished") or []}
+        if running:
+            self._adopt_running(running)
+        elif phase == "ready":
+            for record in tuple(self._sent):
+                if record.id not in finished:
+                    self._sent.remove(record)
+                    self.table.forget(record.id)
+        for record in self._sent:
+            record.running_ns = record.running_ns or now_ns()
+            if len(self._links) > 1:
+                self._replies[record.id] = Replies(len(self._links))
+        self._become_ready(phase in ("ready", "busy"))
+
+    def _adopt_running(self, call: bytes) -> None:
+        record = self.table.get(call)
+        if record is None:
+            record = CallRecord(id=call, origin=Origin.ADOPTED, queue_key="adopted", step=Step.SENT)
+            self.table.add(record)
+        else:
+            self._sent.remove(record)
+        self._sent.appendleft(record)
+        record.running_ns = now_ns()
+        self.keeper.note_running(call)
+
+    def on_rank(self, frame: Frame) -> None:
+        if frame.meta.get("rank") == -1 and frame.meta.get("event") == "ready":
+            self._become_ready(True)
+
+    def _become_ready(self, ready: bool) -> None:
+        if ready:
+            self.ready = True
+            self._pump()
+
+    def close(self) -> None:
+        super().close()
+        for link in self._links[1:]:
+            link.close()
+        self.journal.close()
+
+    # ---- what others ask ----
+
+    def to_all(self, frame: Frame) -> None:
+        for link in self._links:
+            link.send(frame)
+
+    def release(self, call: bytes, slots: list[int]) -> None:
+        """Gives result memory back to the local ranks."""
+        if slots:
+            self.keeper.send(Frame(Kind.RELEASE, call, {"slots": slots}))
+
+    def result_bytes(self, frame: Frame, call: bytes) -> bytes | bytearray | memoryview:
+        """Reads a result out of the ranks' memory, and gives that back."""
+        if not frame.fds:
+            return frame.body
+        data = read_fds(frame.fds, frame.meta["fds"])
+        self.release(call, slots_of(frame))
+        return data
+
+    def snapshot(self) -> GangSnapshot:
+        now = now_ns()
+        waits = sorted(self._waits_ms)
+        idle = 0 if self._sent or len(self.queue) else (now - self.touched_ns) // 1_000_000
+        return GangSnapshot(
+            gang_id=self.spec.gang_id,
+            depth=len(self.queue),
+            in_flight=len(self._sent),
+            idle_ms=idle,
+            p95_wait_ms=int(waits[int(len(waits) * 0.95)]) if waits else 0,
+            step=self.step,
+            busy_ms=self.keeper.busy_ms,
+            call_ids=tuple(r.call_id for r in self.table.records() if r.logged),
+        )

@@ -1,0 +1,83 @@
+"""Putting one call's answers from several nodes together: one value, or one guilty rank. Pure.
+
+A call has succeeded when every node's keeper said RESULT. It has failed as soon as one said FAILURE; what the others
+say within the time that follows decides which of the failures is the culprit's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.messages import ErrorInfo
+from phalanx.core.states import Outcome
+from phalanx_agent.dataplane.bodies import read_body
+from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, failure, infrastructure
+
+AFTER_FAILURE_MS = 1500
+"""How long the others' failures may still come before the outcome is told."""
+
+
+@dataclass(slots=True)
+class Replies:
+    """Answers of ``nodes`` nodes, in rank order; index 0 is the lead's own keeper."""
+
+    nodes: int
+    frames: dict[int, Frame] = field(default_factory=dict[int, Frame])
+    errors: list[ErrorInfo] = field(default_factory=list[ErrorInfo])
+    outcome: Outcome = Outcome.FAILED
+    failed_ns: int = 0
+    gone: set[int] = field(default_factory=set[int])
+    began: bool = False
+
+    def add(self, node: int, frame: Frame, now_ns: int, node_id: str) -> None:
+        if node in self.frames:
+            return
+        self.frames[node] = frame
+        if frame.kind is Kind.FAILURE:
+            pickled = bytes(read_body(frame))
+            self._failed(error_from_meta(frame.meta.get("error"), pickled=pickled, node_id=node_id), now_ns)
+            outcome = Outcome(str(frame.meta.get("outcome", Outcome.FAILED)))
+            if outcome is not Outcome.FAILED:
+                self.outcome = outcome
+
+    def node_gone(self, node: int, error: ErrorInfo | None, now_ns: int, *, may_have_run: bool = False) -> None:
+        """The node's ranks ended; ``error`` says why, None where they were told to."""
+        self.gone.add(node)
+        self.began = self.began or may_have_run
+        if node not in self.frames and error is not None:
+            self._failed(error, now_ns)
+
+    @property
+    def never_ran(self) -> bool:
+        """No node said anything of this call, and every keeper that ended would have."""
+        return not self.frames and not self.began
+
+    @property
+    def failed(self) -> bool:
+        return self.failed_ns > 0
+
+    def complete(self, now_ns: int) -> bool:
+        """Says whether the outcome can be told."""
+        if all(i in self.frames or i in self.gone for i in range(self.nodes)):
+            return True
+        return self.failed and now_ns - self.failed_ns > AFTER_FAILURE_MS * 1_000_000
+
+    def combine(self, call: bytes, *, returns_all: bool) -> Frame:
+        """Returns the one frame that the caller gets."""
+        busy_ms = max((int(f.meta.get("busy_ms", 0)) for f in self.frames.values()), default=0)
+        if self.errors or len(self.frames) < self.nodes:
+            error = choose_culprit(self.errors) if self.errors else infrastructure("the gang ended while the call ran")
+            return failure(call, self.outcome, error, busy_ms=busy_ms)
+        first = self.frames[0]
+        if not returns_all:
+            return first
+        bodies = [read_body(self.frames[i]) for i in range(self.nodes)]
+        parts = [int(n) for i in range(self.nodes) for n in self.frames[i].meta.get("parts") or [len(bodies[i])]]
+        meta: dict[str, Any] = {k: v for k, v in first.meta.items() if k not in ("fds", "parts")}
+        return Frame(Kind.RESULT, call, {**meta, "busy_ms": busy_ms, "parts": parts}, b"".join(bodies))
+
+    def _failed(self, error: ErrorInfo, now_ns: int) -> None:
+        self.errors.append(error)
+        self.failed_ns = self.failed_ns or max(1, now_ns)
