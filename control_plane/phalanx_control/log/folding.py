@@ -1,0 +1,51 @@
+"""From batches and snapshots to a state. The fold itself is `state.apply`; here its input is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+
+import msgspec
+
+from phalanx_control.log.errors import UnreadableLogError
+from phalanx_control.log.log import Batch, LogStore
+from phalanx_control.state.apply import apply_batch
+from phalanx_control.state.model import SCHEMA_VERSION, State, from_jsonable, to_jsonable
+
+_GZIP_LEVEL = 1
+
+
+def encode_state(state: State) -> bytes:
+    """Returns the snapshot's bytes: JSON under gzip, with the schema version first. Equal states give equal bytes."""
+    text = msgspec.json.encode({"schema": SCHEMA_VERSION, "state": to_jsonable(state)}, order="deterministic")
+    return gzip.compress(text, compresslevel=_GZIP_LEVEL, mtime=0)
+
+
+def decode_state(data: bytes) -> State:
+    """Reads what :func:`encode_state` wrote. Raises UnreadableLogError on damage or a newer schema."""
+    try:
+        content = msgspec.json.decode(gzip.decompress(data))
+        if content["schema"] > SCHEMA_VERSION:
+            raise UnreadableLogError(
+                f"the snapshot has schema version {content['schema']}; this replica reads up to {SCHEMA_VERSION}"
+            )
+        return from_jsonable(content["state"])
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, KeyError, TypeError) as e:
+        raise UnreadableLogError(f"the snapshot does not parse: {e}") from e
+
+
+def fold_batch(state: State, batch: Batch) -> State:
+    """Returns the state after ``batch``. Raises UnreadableLogError when it is not the next one, or does not fit."""
+    if batch.seq != state.seq + 1:
+        raise UnreadableLogError(f"batch {batch.seq} does not follow {state.seq}: batches between them are missing")
+    try:
+        return apply_batch(state, seq=batch.seq, log_ms=batch.log_ms, events=batch.events)
+    except KeyError as e:
+        raise UnreadableLogError(f"batch {batch.seq} speaks of {e}, which the batches before it do not know") from e
+
+
+async def load_snapshot(log: LogStore) -> State:
+    """Returns the state of the newest snapshot, the empty state before the first. Raises UnreadableLogError."""
+    snapshot = await log.snapshot()
+    return State() if snapshot is None else await asyncio.to_thread(decode_state, snapshot.data)

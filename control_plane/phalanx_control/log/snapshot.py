@@ -1,0 +1,86 @@
+"""Folding the log into a snapshot and the history: in a process of its own, so that the leader never stops for it.
+
+    python -m phalanx_control.log.snapshot --store URL --cell NAME --folder DIR
+
+folds the previous snapshot and what followed, writes ``snapshots/<seq>.json.gz`` and ``history/<first>-<last>.jsonl``
+below DIR, and prints one line of JSON with the seq. It writes nothing to the store: the leader does, under its fence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx_control.log.folding import encode_state, fold_batch, load_snapshot
+from phalanx_control.log.history import Archive
+from phalanx_control.log.log import Batch, LogStore, Snapshot
+from phalanx_control.log.redis_log import RedisLog
+
+TIMEOUT_S = 600.0
+
+
+async def take_snapshot(log: LogStore, archive: Archive) -> Snapshot:
+    """Folds everything up to the present end of the log, and keeps the batches in the archive's history."""
+    state = await load_snapshot(log)
+    end = await log.last()
+    with archive.locked():
+        archived = archive.last_seq()
+        kept: list[Batch] = []
+        while state.seq < end:
+            for batch in await log.read_after(state.seq):
+                state = fold_batch(state, batch)
+                if batch.seq > archived:
+                    kept.append(batch)
+        archive.add_history(kept)
+        snapshot = Snapshot(seq=state.seq, data=encode_state(state))
+        archive.add_snapshot(snapshot)
+    return snapshot
+
+
+async def snapshot_in_process(*, store: str, cell: str, folder: Path) -> Snapshot:
+    """Runs this module as a program and returns the snapshot that it wrote. Raises RuntimeError with its last words."""
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "phalanx_control.log.snapshot"),
+        *("--store", store, "--cell", cell, "--folder", str(folder)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            out, err = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    if program.returncode != 0:
+        raise RuntimeError(f"the snapshot program ended with {program.returncode}: {err.decode()[-500:]}")
+    seq = int(json.loads(out)["seq"])
+    return Snapshot(seq=seq, data=Archive(folder).snapshot_data(seq))
+
+
+async def _run(store: str, cell: str, folder: Path) -> int:
+    log = RedisLog(store, cell=cell, allow_volatile=True)
+    try:
+        return (await take_snapshot(log, Archive(folder))).seq
+    finally:
+        await log.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="phalanx-snapshot", description="Fold the log into a snapshot.")
+    parser.add_argument("--store", required=True, help="URL of the store")
+    parser.add_argument("--cell", required=True)
+    parser.add_argument("--folder", required=True, type=Path, help="the archive's folder")
+    args = parser.parse_args(argv)
+    seq = asyncio.run(_run(args.store, args.cell, args.folder))
+    sys.stdout.write(json.dumps({"seq": seq}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
