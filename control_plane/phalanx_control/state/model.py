@@ -14,6 +14,7 @@ from immutables import Map
 from phalanx.core.messages import ErrorInfo, Member, NodeInfo
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
+from phalanx_control.state.ordered import Tree, build
 
 SCHEMA_VERSION = 1
 
@@ -85,6 +86,7 @@ class Call(Record, frozen=True):
     error: ErrorInfo | None = None
     error_body: BodyRef = BodyRef()
     cancelled_by: str = ""
+    cancelling_ms: int = 0
     gangs_killed: tuple[str, ...] = ()
     """Gangs that died while running this call; three make it POISON."""
     submitted_ms: int = 0
@@ -127,6 +129,8 @@ class Gang(Record, frozen=True):
     calls: tuple[str, ...] = ()
     """Logged calls assigned to it and not ended."""
     stop_reason: str = ""
+    drain: bool = False
+    """While DRAINING: calls in flight may finish first."""
     error: ErrorInfo | None = None
     created_ms: int = 0
     created_wall_ms: int = 0
@@ -197,7 +201,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Keyed ``workspace/app``."""
     tokens: Map[str, Token] = Map()
     join_tokens: Map[str, int] = Map()
-    """sha256 of a one-time join token → wall ms at which it expires."""
+    """sha256 of a join token → wall ms at which it expires; 0 never expires, and may be used again and again."""
     nodes: Map[str, Node] = Map()
     calls: Map[str, Call] = Map()
     """Live calls and recently ended ones."""
@@ -211,12 +215,18 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Keyed ``gang_id/node_id``."""
     stats: Map[str, FunctionStats] = Map()
     """By function id."""
+    lines: Map[str, Tree] = Map()
+    """Derived from ``queue``: function id → its QUEUED calls in order. Not in snapshots: made again from the calls."""
+    ended_line: Tree | None = None
+    """Derived from ``ended``: terminal calls, the one that ended first leading."""
 
 
 def to_jsonable(state: State) -> dict[str, Any]:
     """Returns ``state`` as plain JSON types, with sorted keys, for snapshots and comparison."""
     out: dict[str, Any] = {}
     for name in State.__struct_fields__:
+        if name in _DERIVED:
+            continue
         value = getattr(state, name)
         if isinstance(value, Map):
             out[name] = {k: msgspec.to_builtins(value[k]) for k in sorted(value)}
@@ -225,6 +235,7 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
+_DERIVED = frozenset({"lines", "ended_line"})
 _MAPS: dict[str, type] = {
     "functions": Function,
     "apps": App,
@@ -245,4 +256,14 @@ def from_jsonable(data: dict[str, Any]) -> State:
     values = dict(data)
     for name, kind in _MAPS.items():
         values[name] = Map(msgspec.convert(values.get(name, {}), dict[str, kind]))
+    values["lines"] = _lines(values["calls"], values["queue"])
+    values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
+
+
+def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Tree]:
+    keys: dict[str, list[tuple[int, str]]] = {}
+    for call_id, submitted_ms in queue.items():
+        keys.setdefault(calls[call_id].function_id, []).append((submitted_ms, call_id))
+    trees = {function_id: build(found) for function_id, found in keys.items()}
+    return Map({function_id: tree for function_id, tree in trees.items() if tree is not None})

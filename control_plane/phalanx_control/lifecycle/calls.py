@@ -1,0 +1,271 @@
+"""What becomes of a call: submitted, cancelled, started, finished, refused.
+
+    queued ── assigned(attempt, fence) ── running ── succeeded | failed | timed out
+    queued ── cancelled        assigned, running ── cancelling ── cancelled
+
+An agent's word counts only under the call's present gang, attempt and fence; anything else is kept as evidence and
+changes nothing. Terminal states are final, so the same report twice is the same as once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from msgspec import structs
+
+from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.ids import id_raw
+from phalanx.core.messages import CallFinished, CallRefused, CallStarted, DirectCalls, DirectReport, ErrorInfo
+from phalanx.core.states import CallState, Cause, Outcome
+from phalanx_control.lifecycle import failures, gangs
+from phalanx_control.lifecycle.draft import Draft
+from phalanx_control.scheduler.capacity import ensure_possible
+from phalanx_control.state import events, queries
+from phalanx_control.state.commands import AgentSaid, Cancel, Submit
+from phalanx_control.state.model import BodyRef, Call, Gang, Owner
+
+REFUSED_WAIT_MS = 250
+_WITH_GANG = frozenset({CallState.ASSIGNED, CallState.RUNNING, CallState.CANCELLING})
+
+
+def submit(draft: Draft, command: Submit) -> None:
+    """Accepts a call. The same id again is the same call.
+
+    Raises InvalidSpecError for an id that is another call's, NotFoundError for an unknown function, UnschedulableError
+    for one that no set of nodes could ever run.
+    """
+    known = draft.state.calls.get(command.call_id)
+    if known is not None:
+        _ensure_same(known, command)
+        return
+    function = queries.function_of(draft.state, command.function_id, command.owner.workspace)
+    if function is None:
+        raise NotFoundError(
+            f"no function {command.function_id} in workspace {command.owner.workspace}: register it, then submit again"
+        )
+    _check_id(command.call_id)
+    ensure_possible(draft.state, function.spec)
+    draft.add(
+        events.CallAccepted(
+            call=Call(
+                id=command.call_id,
+                function_id=function.id,
+                owner=command.owner,
+                args=command.args,
+                timeout_ms=command.timeout_ms or round(function.spec.limits.timeout_s * 1000),
+                reason="waits its turn" if draft.state.nodes else "waits for a first node to join",
+                submitted_ms=draft.now.log_ms,
+                submitted_wall_ms=draft.now.wall_ms,
+            )
+        )
+    )
+
+
+def _ensure_same(known: Call, command: Submit) -> None:
+    if known.owner.workspace != command.owner.workspace or known.function_id != command.function_id:
+        raise InvalidSpecError(
+            f"call id {command.call_id} belongs to another call: make a new id for every call, and repeat it only "
+            f"to ask for the same call again"
+        )
+
+
+def _check_id(call_id: str) -> None:
+    try:
+        id_raw(call_id)
+    except ValueError:
+        raise InvalidSpecError(f"call id {call_id[:60]!r} is not one: use phalanx.core.ids.new_call_id()") from None
+
+
+def cancel(draft: Draft, command: Cancel) -> None:
+    """Cancels at once what has not begun, and otherwise asks the agent to. Idempotent in every state.
+
+    Raises NotFoundError for a call that does not exist in the caller's workspace.
+    """
+    call = draft.state.calls.get(command.call_id)
+    if call is None or call.owner.workspace != command.owner.workspace:
+        raise NotFoundError(f"no call {command.call_id} in workspace {command.owner.workspace}")
+    if call.state.terminal or call.state is CallState.CANCELLING:
+        return
+    draft.add(events.CallCancelling(call_id=call.id, by=command.owner.user))
+    if call.state is CallState.QUEUED:
+        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
+        _return_unneeded_gang(draft, call)
+
+
+def _return_unneeded_gang(draft: Draft, call: Call) -> None:
+    """Gives back the GPUs that were being made ready for a cancelled call, unless another call waits for them."""
+    if queries.waiting_of(draft.state, call.function_id):
+        return
+    for gang in queries.gangs_of(draft.state, call.function_id):
+        if gang.for_call == call.id and gang.state in queries.STARTING:
+            gangs.drain(draft, gang.id, f"call {call.id} was cancelled")
+
+
+# ---- what agents say of calls ----
+
+
+def started(draft: Draft, node_id: str, message: CallStarted) -> None:
+    """A call runs; of a direct one this is the first word."""
+    known = draft.state.calls.get(message.call_id)
+    if message.direct and (known is None or _is_same_before_it_began(known, message)):
+        _direct_started(draft, node_id, message, known)
+        return
+    call = _current(draft, node_id, message)
+    if call is not None and call.state is CallState.ASSIGNED:
+        draft.add(events.CallRan(call_id=call.id, attempt=call.attempt, fence=call.fence, wall_ms=draft.now.wall_ms))
+
+
+def _is_same_before_it_began(known: Call, message: CallStarted) -> bool:
+    """A direct call whose caller lost patience and submitted it as well, before the report of its start came."""
+    return known.state is CallState.QUEUED and known.attempt == 0 and message.attempt == 1
+
+
+def _direct_started(draft: Draft, node_id: str, message: CallStarted, known: Call | None) -> None:
+    gang = draft.gang(message.gang_id)
+    if gang is None or gang.lead != node_id or gang.state.terminal:
+        _stale(draft, node_id, message)
+        return
+    if known is not None and not _may_adopt(known, gang):
+        _stale(draft, node_id, message)
+        return
+    call = known or _direct_call(draft, gang, message)
+    call = structs.replace(call, direct=True, gang_id=gang.id, placement=gang.placement, reason="")
+    draft.add(
+        events.CallRan(
+            call_id=call.id, attempt=message.attempt, fence=message.fence, wall_ms=draft.now.wall_ms, call=call
+        )
+    )
+
+
+def _may_adopt(known: Call, gang: Gang) -> bool:
+    return known.function_id == gang.function_id and known.owner.workspace == gang.owner.workspace
+
+
+def _direct_call(draft: Draft, gang: Gang, message: CallStarted) -> Call:
+    return Call(
+        id=message.call_id,
+        function_id=gang.function_id,
+        owner=Owner(workspace=gang.owner.workspace, user=message.user or gang.owner.user),
+        args=BodyRef(size=message.args_bytes),
+        timeout_ms=message.timeout_ms,
+        submitted_ms=draft.now.log_ms,
+        submitted_wall_ms=draft.now.wall_ms,
+    )
+
+
+def finished(draft: Draft, said: AgentSaid, message: CallFinished) -> None:
+    """An attempt ended. Success is stored once; anything else is judged by its cause."""
+    call = _current(draft, said.node_id, message)
+    if call is None or call.state.terminal:
+        return
+    if call.state is CallState.CANCELLING:
+        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms, busy_ms=message.busy_ms))
+    elif message.outcome is Outcome.SUCCEEDED:
+        draft.add(
+            events.CallSucceeded(
+                call_id=call.id,
+                fence=call.fence,
+                result=said.result,
+                busy_ms=message.busy_ms,
+                wall_ms=draft.now.wall_ms,
+            )
+        )
+    elif message.outcome is Outcome.CANCELLED:
+        _cancelled_by_agent(draft, call, message)
+    else:
+        _failed(draft, call, said, message)
+
+
+def _cancelled_by_agent(draft: Draft, call: Call, message: CallFinished) -> None:
+    """The caller cancelled a direct call itself; a durable one was dropped because its gang is being ended."""
+    gang = draft.gang(call.gang_id)
+    if call.direct or gang is None or not gang.stop_reason:
+        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms, busy_ms=message.busy_ms))
+        return
+    error = gang.error or failures.infrastructure(gang.stop_reason)
+    failures.attempt_failed(draft, call, error, busy_ms=message.busy_ms)
+
+
+def _failed(draft: Draft, call: Call, said: AgentSaid, message: CallFinished) -> None:
+    error = message.error
+    if message.outcome is Outcome.TIMED_OUT:
+        error = timeout_error(call, error)
+    elif error.cause is Cause.CANCELLED:
+        error = replace(error, cause=Cause.USER_EXCEPTION)
+    rank_died = bool(error.signal or error.exit_code)
+    failures.attempt_failed(
+        draft,
+        call,
+        error,
+        error_body=said.error_body,
+        busy_ms=message.busy_ms,
+        killed_gang=call.gang_id if rank_died else "",
+    )
+
+
+def timeout_error(call: Call, error: ErrorInfo | None = None) -> ErrorInfo:
+    """Returns the error of a call that ran into its own time limit, keeping what was reported of it."""
+    known = error or ErrorInfo()
+    message = known.message or f"ran longer than its timeout of {call.timeout_ms / 1000:g} s"
+    return replace(known, cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=message)
+
+
+def refused(draft: Draft, node_id: str, message: CallRefused) -> None:
+    """The gang could not take an offer: nothing ran, and the call waits again."""
+    call = _current(draft, node_id, message)
+    if call is None or call.state.terminal:
+        return
+    if call.state is CallState.CANCELLING:
+        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
+    elif not call.direct:
+        draft.add(
+            events.CallRequeued(
+                call_id=call.id,
+                reason=f"its gang did not take it: {message.reason or 'no reason given'}",
+                not_before_ms=draft.now.log_ms + REFUSED_WAIT_MS,
+            )
+        )
+
+
+def direct_report(draft: Draft, node_id: str, message: DirectReport) -> None:
+    """Direct calls that were over before they were worth a message each."""
+    for calls in message.calls:
+        found = gangs.current_member(draft, node_id, calls.gang_id, calls.fence, "DirectReport")
+        if found is not None and (calls.succeeded or calls.failed):
+            _count_direct(draft, found[0], calls)
+
+
+def _count_direct(draft: Draft, gang: Gang, calls: DirectCalls) -> None:
+    draft.add(
+        events.DirectCallsCounted(
+            gang_id=gang.id,
+            function_id=gang.function_id,
+            user=calls.user,
+            succeeded=calls.succeeded,
+            failed=calls.failed,
+            busy_ms=calls.busy_ms,
+            call_ids=calls.call_ids,
+        )
+    )
+
+
+def _current(draft: Draft, node_id: str, message: CallStarted | CallFinished | CallRefused) -> Call | None:
+    """Returns the call that a message speaks of; records one that speaks of another attempt as stale."""
+    call = draft.state.calls.get(message.call_id)
+    if call is not None and (call.attempt, call.fence, call.gang_id) == (
+        message.attempt,
+        message.fence,
+        message.gang_id,
+    ):
+        gang = draft.gang(call.gang_id)
+        from_lead = gang is None or gang.lead == node_id
+        if from_lead and (call.state in _WITH_GANG or call.state.terminal):
+            return call
+    _stale(draft, node_id, message)
+    return None
+
+
+def _stale(draft: Draft, node_id: str, message: CallStarted | CallFinished | CallRefused) -> None:
+    draft.add(
+        events.StaleRefused(node_id=node_id, what=type(message).__name__, subject=message.call_id, fence=message.fence)
+    )

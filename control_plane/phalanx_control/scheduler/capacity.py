@@ -1,0 +1,66 @@
+"""Whether the inventory could ever run a function, busy or not, and what it could run instead."""
+
+from __future__ import annotations
+
+from phalanx.core.errors import UnschedulableError
+from phalanx.core.spec import FunctionSpec
+from phalanx_control.scheduler.fit import Need, count_gpus
+from phalanx_control.scheduler.room import NodeRoom, empty_rooms, model_matches
+from phalanx_control.state.model import State
+
+
+def ensure_possible(state: State, spec: FunctionSpec) -> None:
+    """Raises UnschedulableError, naming what would be possible, when no set of known nodes could ever hold the gang.
+
+    With no nodes at all everything is possible: the first may still join.
+    """
+    if not state.nodes:
+        return
+    need = Need(spec=spec, workspace="")
+    rooms = list(empty_rooms(state).values())
+    if need.gpus == 0:
+        if not any(_could_hold_one(room, need) for room in rooms):
+            raise UnschedulableError(f"{_asks(need)}; {_offers(rooms, spec)}")
+        return
+    if not any(
+        sum(_could_hold(room, need, count) for room in rooms) >= count for count in need.node_counts(len(rooms))
+    ):
+        raise UnschedulableError(f"{_asks(need)}; {_offers(rooms, spec)}")
+
+
+def _could_hold_one(room: NodeRoom, need: Need) -> bool:
+    return room.has_room_beside_gpus(need.spec, 1) and (not need.share or bool(room.matching(need.model)))
+
+
+def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
+    enough = len(room.matching(need.model)) >= need.gpus // count
+    return enough and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
+
+
+def _asks(need: Need) -> str:
+    spec = need.spec
+    res = spec.resources
+    parts = [count_gpus(res.gpus, res.gpu)] if res.gpus else ["no GPU"]
+    if res.cpus:
+        parts.append(f"{res.cpus:g} cpus per rank")
+    if res.memory_gb:
+        parts.append(f"{res.memory_gb:g} GB of memory per rank")
+    if res.nodes:
+        parts.append(f"{res.nodes} node{'s' if res.nodes > 1 else ''}")
+    elif spec.launch == "single":
+        parts.append("one node")
+    return f"{spec.name} asks for {', '.join(parts)}"
+
+
+def _offers(rooms: list[NodeRoom], spec: FunctionSpec) -> str:
+    models = sorted({g.info.model or "unnamed" for room in rooms for g in room.gpus})
+    wanted = spec.resources.gpu
+    if wanted and not any(model_matches(wanted, model) for model in models):
+        return f"this cell has no such GPU, only: {', '.join(models) or 'none'}"
+    matching = [(len(room.matching(wanted)), room) for room in rooms]
+    total = sum(count for count, _ in matching)
+    most, best = max(matching, key=lambda m: m[0])
+    what = count_gpus(total, wanted)
+    cpus = f"at most {best.node.info.cpus} cpus and {best.node.info.memory_bytes / 1e9:.0f} GB on a node"
+    nodes = f"{len(rooms)} node{'s' if len(rooms) > 1 else ''}"
+    return f"this cell has {what} on {nodes}, at most {most} on one ({best.id}), and {cpus}"

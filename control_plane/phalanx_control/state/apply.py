@@ -1,0 +1,230 @@
+"""The fold: one event and a state make the next state. Facts only; it judges nothing and refuses nothing.
+
+Every kind of event has one small function, found by its class. The indexes that depend on calls (queue, lines, ended)
+are kept in step here and nowhere else. A KeyError means that the log is not the history of this state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from phalanx.core.states import GangState, GpuState
+from phalanx_control.state import apply_calls, events
+from phalanx_control.state.model import FunctionStats, Gang, GpuMark, LedgerLine, MemberState, Node, State
+
+Step = Callable[[State, Any, int], State]
+
+
+def apply(state: State, event: events.AnyEvent, log_ms: int) -> State:
+    """Returns the state after ``event``, which happened at ``log_ms`` of the log's clock."""
+    return _STEPS[type(event)](state, event, log_ms)
+
+
+def apply_batch(state: State, *, seq: int, log_ms: int, events: events.Events) -> State:
+    """Returns the state after one log entry."""
+    for event in events:
+        state = apply(state, event, log_ms)
+    return replace(state, seq=seq, log_ms=log_ms)
+
+
+def _leader_took_over(state: State, event: events.LeaderTookOver, log_ms: int) -> State:
+    return replace(state, epoch=event.epoch, took_over_ms=log_ms)
+
+
+def _function_registered(state: State, event: events.FunctionRegistered, _: int) -> State:
+    return replace(state, functions=state.functions.set(event.function.id, event.function))
+
+
+def _app_deployed(state: State, event: events.AppDeployed, _: int) -> State:
+    return replace(state, apps=state.apps.set(f"{event.app.workspace}/{event.app.name}", event.app))
+
+
+def _token_created(state: State, event: events.TokenCreated, _: int) -> State:
+    return replace(state, tokens=state.tokens.set(event.token.id, event.token))
+
+
+def _token_revoked(state: State, event: events.TokenRevoked, _: int) -> State:
+    return replace(state, tokens=state.tokens.delete(event.token_id))
+
+
+def _join_token_created(state: State, event: events.JoinTokenCreated, _: int) -> State:
+    return replace(state, join_tokens=state.join_tokens.set(event.sha256, event.expires_wall_ms))
+
+
+def _join_token_used(state: State, event: events.JoinTokenUsed, _: int) -> State:
+    reusable = state.join_tokens[event.sha256] == 0
+    return state if reusable else replace(state, join_tokens=state.join_tokens.delete(event.sha256))
+
+
+# ---- nodes ----
+
+
+def _node_joined(state: State, event: events.NodeJoined, log_ms: int) -> State:
+    known = state.nodes.get(event.info.node_id)
+    node = replace(known, info=event.info) if known is not None else Node(info=event.info, since_ms=log_ms)
+    return replace(state, nodes=state.nodes.set(event.info.node_id, node))
+
+
+def _node_state_changed(state: State, event: events.NodeStateChanged, log_ms: int) -> State:
+    node = replace(state.nodes[event.node_id], state=event.state, since_ms=log_ms)
+    return replace(state, nodes=state.nodes.set(event.node_id, node))
+
+
+def _gpu_marked(state: State, event: events.GpuMarked, log_ms: int) -> State:
+    node = state.nodes[event.node_id]
+    marks = {uuid: mark for uuid, mark in node.marks.items() if uuid != event.gpu}
+    if event.state is not GpuState.FREE:
+        marks[event.gpu] = GpuMark(state=event.state, reason=event.reason, since_ms=log_ms)
+    return replace(state, nodes=state.nodes.set(event.node_id, replace(node, marks=marks)))
+
+
+# ---- gangs ----
+
+
+def _gang_reserved(state: State, event: events.GangReserved, _: int) -> State:
+    gang = event.gang
+    return replace(state, gangs=state.gangs.set(gang.id, gang), next_fence=max(state.next_fence, gang.fence + 1))
+
+
+def _put_gang(state: State, gang: Gang) -> State:
+    return replace(state, gangs=state.gangs.set(gang.id, gang))
+
+
+def _gang_moves(state: State, gang: Gang, to: GangState, log_ms: int) -> State:
+    since_ms = gang.state_since_ms if gang.state is to else log_ms
+    return _put_gang(state, replace(gang, state=to, state_since_ms=since_ms))
+
+
+def _with_member(gang: Gang, node_id: str, change: Callable[[MemberState], MemberState]) -> Gang:
+    members = tuple(change(m) if m.member.node_id == node_id else m for m in gang.members)
+    return replace(gang, members=members)
+
+
+def _member_was_prepared(state: State, event: events.MemberWasPrepared, log_ms: int) -> State:
+    gang = _with_member(state.gangs[event.gang_id], event.node_id, lambda m: replace(m, prepared=True))
+    gang = replace(gang, rendezvous=event.rendezvous or gang.rendezvous)
+    return _gang_moves(state, gang, GangState.PREPARING, log_ms)
+
+
+def _gang_starting(state: State, event: events.GangStarting, log_ms: int) -> State:
+    return _gang_moves(state, state.gangs[event.gang_id], GangState.STARTING, log_ms)
+
+
+def _member_was_ready(state: State, event: events.MemberWasReady, _: int) -> State:
+    gang = _with_member(
+        state.gangs[event.gang_id], event.node_id, lambda m: replace(m, ready=True, pids=tuple(event.pids))
+    )
+    return _put_gang(state, replace(gang, backend=event.backend or gang.backend))
+
+
+def _gang_ready(state: State, event: events.GangReady, log_ms: int) -> State:
+    return _gang_moves(state, state.gangs[event.gang_id], GangState.READY, log_ms)
+
+
+def _gang_draining(state: State, event: events.GangDraining, log_ms: int) -> State:
+    gang = state.gangs[event.gang_id]
+    first = gang.state is not GangState.DRAINING
+    gang = replace(
+        gang,
+        stop_reason=event.reason if first or event.error is not None else gang.stop_reason,
+        error=event.error or gang.error,
+        drain=event.drain and (first or gang.drain),
+    )
+    return _gang_moves(state, gang, GangState.DRAINING, log_ms)
+
+
+def _member_has_ended(state: State, event: events.MemberHasEnded, _: int) -> State:
+    gang = _with_member(state.gangs[event.gang_id], event.node_id, lambda m: replace(m, ended=True))
+    return _keep_or_forget(state, gang)
+
+
+def _gang_released(state: State, event: events.GangReleased, log_ms: int) -> State:
+    to = GangState.LOST if event.lost else GangState.RELEASED
+    gang = replace(state.gangs[event.gang_id], state=to, state_since_ms=log_ms)
+    return _keep_or_forget(state, gang)
+
+
+def _keep_or_forget(state: State, gang: Gang) -> State:
+    over = gang.state.terminal and all(m.ended for m in gang.members)
+    gangs = state.gangs.delete(gang.id) if over else state.gangs.set(gang.id, gang)
+    return replace(state, gangs=gangs)
+
+
+# ---- meter ----
+
+
+def _meter_opened(state: State, event: events.MeterOpened, _: int) -> State:
+    gang = state.gangs[event.gang_id]
+    member = next(m.member for m in gang.members if m.member.node_id == event.node_id)
+    line = LedgerLine(
+        gang_id=gang.id,
+        fence=gang.fence,
+        node_id=event.node_id,
+        function_id=gang.function_id,
+        owner=gang.owner,
+        for_call=gang.for_call,
+        share=member.share,
+        opened_wall_ms=event.wall_ms,
+    )
+    return replace(state, ledger=state.ledger.set(f"{gang.id}/{event.node_id}", line))
+
+
+def _meter_counted(state: State, event: events.MeterCounted, _: int) -> State:
+    key = f"{event.gang_id}/{event.node_id}"
+    line = state.ledger[key]
+    counters = dict(line.counters)
+    for name, ms in event.counters.items():
+        counters[name] = max(ms, counters.get(name, 0))
+    return replace(state, ledger=state.ledger.set(key, replace(line, counters=counters)))
+
+
+def _meter_closed(state: State, event: events.MeterClosed, _: int) -> State:
+    key = f"{event.gang_id}/{event.node_id}"
+    line = replace(state.ledger[key], closed_wall_ms=event.wall_ms, credited=event.credited)
+    return replace(state, ledger=state.ledger.set(key, line))
+
+
+def _direct_calls_counted(state: State, event: events.DirectCallsCounted, _: int) -> State:
+    old = state.stats.get(event.function_id, FunctionStats())
+    new = replace(
+        old,
+        direct_succeeded=old.direct_succeeded + event.succeeded,
+        direct_failed=old.direct_failed + event.failed,
+        direct_busy_ms=old.direct_busy_ms + event.busy_ms,
+    )
+    return replace(state, stats=state.stats.set(event.function_id, new))
+
+
+def _stale_refused(state: State, _event: events.StaleRefused, _: int) -> State:
+    return state
+
+
+_STEPS: dict[type, Step] = {
+    events.LeaderTookOver: _leader_took_over,
+    events.FunctionRegistered: _function_registered,
+    events.AppDeployed: _app_deployed,
+    events.TokenCreated: _token_created,
+    events.TokenRevoked: _token_revoked,
+    events.JoinTokenCreated: _join_token_created,
+    events.JoinTokenUsed: _join_token_used,
+    events.NodeJoined: _node_joined,
+    events.NodeStateChanged: _node_state_changed,
+    events.GpuMarked: _gpu_marked,
+    events.DirectCallsCounted: _direct_calls_counted,
+    events.StaleRefused: _stale_refused,
+    events.GangReserved: _gang_reserved,
+    events.MemberWasPrepared: _member_was_prepared,
+    events.GangStarting: _gang_starting,
+    events.MemberWasReady: _member_was_ready,
+    events.GangReady: _gang_ready,
+    events.GangDraining: _gang_draining,
+    events.MemberHasEnded: _member_has_ended,
+    events.GangReleased: _gang_released,
+    events.MeterOpened: _meter_opened,
+    events.MeterCounted: _meter_counted,
+    events.MeterClosed: _meter_closed,
+    **apply_calls.STEPS,
+}

@@ -1,0 +1,209 @@
+"""The part of the fold that moves calls, and keeps queue, lines, ended and gangs' lists of calls in step with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from phalanx.core.states import CallState, GangState
+from phalanx_control.state import events, ordered
+from phalanx_control.state.model import Call, FunctionStats, State
+
+
+def _call_accepted(state: State, event: events.CallAccepted, _: int) -> State:
+    return _enqueue(_count_logged(state, event.call), event.call)
+
+
+def _call_waits(state: State, event: events.CallWaits, _: int) -> State:
+    return _put(state, replace(state.calls[event.call_id], reason=event.reason))
+
+
+def _call_assigned(state: State, event: events.CallAssigned, log_ms: int) -> State:
+    call = state.calls[event.call_id]
+    state = _join_gang(_dequeue(state, call), event.gang_id, call.id, log_ms)
+    return _put(
+        state,
+        replace(
+            call,
+            state=CallState.ASSIGNED,
+            gang_id=event.gang_id,
+            attempt=event.attempt,
+            fence=event.fence,
+            placement=event.placement,
+            assigned_ms=log_ms,
+            started_ms=0,
+            started_wall_ms=0,
+            reason="",
+        ),
+    )
+
+
+def _call_ran(state: State, event: events.CallRan, log_ms: int) -> State:
+    known = state.calls.get(event.call_id)
+    call = event.call or known
+    assert call is not None
+    if known is None:
+        state = _count_logged(state, call)
+    elif known.state is CallState.QUEUED:
+        state = _dequeue(state, known)
+    state = _join_gang(state, call.gang_id, call.id, log_ms)
+    return _put(
+        state,
+        replace(
+            call,
+            state=CallState.RUNNING,
+            attempt=event.attempt,
+            fence=event.fence,
+            started_ms=log_ms,
+            started_wall_ms=event.wall_ms,
+        ),
+    )
+
+
+def _call_requeued(state: State, event: events.CallRequeued, log_ms: int) -> State:
+    call = state.calls[event.call_id]
+    state = _leave_gang(state, call, log_ms)
+    nothing_ran = not event.cause and call.state is CallState.ASSIGNED
+    tries = dict(call.tries)
+    if event.cause:
+        tries[event.cause] = tries.get(event.cause, 0) + 1
+    call = replace(
+        call,
+        state=CallState.QUEUED,
+        gang_id="",
+        attempt=call.attempt - 1 if nothing_ran else call.attempt,
+        tries=tries,
+        reason=event.reason,
+        not_before_ms=event.not_before_ms,
+        gangs_killed=(*call.gangs_killed, event.killed_gang) if event.killed_gang else call.gangs_killed,
+        placement="",
+    )
+    return _put(state, call) if call.id in state.queue else _enqueue(state, call)
+
+
+def _call_succeeded(state: State, event: events.CallSucceeded, log_ms: int) -> State:
+    call = replace(state.calls[event.call_id], result=event.result)
+    return _end(state, _ran(call, event.busy_ms, log_ms, event.wall_ms), CallState.SUCCEEDED, log_ms, event.wall_ms)
+
+
+def _call_failed(state: State, event: events.CallFailed, log_ms: int) -> State:
+    to = CallState.TIMED_OUT if event.timed_out else CallState.FAILED
+    call = replace(
+        state.calls[event.call_id], error=event.error, error_body=event.error_body, reason=event.error.message
+    )
+    return _end(state, _ran(call, event.busy_ms, log_ms, event.wall_ms), to, log_ms, event.wall_ms)
+
+
+def _call_cancelling(state: State, event: events.CallCancelling, log_ms: int) -> State:
+    call = state.calls[event.call_id]
+    return _put(state, replace(call, state=CallState.CANCELLING, cancelled_by=event.by, cancelling_ms=log_ms))
+
+
+def _call_cancelled(state: State, event: events.CallCancelled, log_ms: int) -> State:
+    call = _ran(state.calls[event.call_id], event.busy_ms, log_ms, event.wall_ms)
+    return _end(state, call, CallState.CANCELLED, log_ms, event.wall_ms)
+
+
+def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
+    calls, ended, line = state.calls, state.ended, state.ended_line
+    for call_id in event.call_ids:
+        line = ordered.remove(line, (ended[call_id], call_id))
+        calls = calls.delete(call_id)
+        ended = ended.delete(call_id)
+    return replace(state, calls=calls, ended=ended, ended_line=line)
+
+
+# ---- the indexes ----
+
+
+def _put(state: State, call: Call) -> State:
+    return replace(state, calls=state.calls.set(call.id, call))
+
+
+def _enqueue(state: State, call: Call) -> State:
+    line = ordered.insert(state.lines.get(call.function_id), (call.submitted_ms, call.id))
+    return replace(
+        state,
+        calls=state.calls.set(call.id, call),
+        queue=state.queue.set(call.id, call.submitted_ms),
+        lines=state.lines.set(call.function_id, line),
+    )
+
+
+def _dequeue(state: State, call: Call) -> State:
+    line = ordered.remove(state.lines[call.function_id], (state.queue[call.id], call.id))
+    lines = state.lines.delete(call.function_id) if line is None else state.lines.set(call.function_id, line)
+    return replace(state, queue=state.queue.delete(call.id), lines=lines)
+
+
+def _end(state: State, call: Call, to: CallState, log_ms: int, wall_ms: int) -> State:
+    state = _dequeue(state, call) if call.id in state.queue else _leave_gang(state, call, log_ms)
+    call = replace(call, state=to, ended_ms=log_ms, ended_wall_ms=wall_ms)
+    return replace(
+        state,
+        calls=state.calls.set(call.id, call),
+        ended=state.ended.set(call.id, log_ms),
+        ended_line=ordered.insert(state.ended_line, (log_ms, call.id)),
+    )
+
+
+def _ran(call: Call, busy_ms: int, log_ms: int, wall_ms: int) -> Call:
+    """Fills in when it started where it ended before its start was worth a message."""
+    if call.started_ms or not busy_ms:
+        return replace(call, busy_ms=busy_ms)
+    return replace(
+        call,
+        busy_ms=busy_ms,
+        started_ms=max(call.assigned_ms, log_ms - busy_ms),
+        started_wall_ms=max(call.submitted_wall_ms, wall_ms - busy_ms),
+    )
+
+
+def _join_gang(state: State, gang_id: str, call_id: str, log_ms: int) -> State:
+    gang = state.gangs[gang_id]
+    if call_id in gang.calls:
+        return state
+    busy = gang.state is GangState.READY
+    gang = replace(
+        gang,
+        calls=(*gang.calls, call_id),
+        state=GangState.BUSY if busy else gang.state,
+        state_since_ms=log_ms if busy else gang.state_since_ms,
+    )
+    return replace(state, gangs=state.gangs.set(gang_id, gang))
+
+
+def _leave_gang(state: State, call: Call, log_ms: int) -> State:
+    gang = state.gangs.get(call.gang_id)
+    if gang is None or call.id not in gang.calls:
+        return state
+    calls = tuple(c for c in gang.calls if c != call.id)
+    idle = not calls and gang.state is GangState.BUSY
+    gang = replace(
+        gang,
+        calls=calls,
+        state=GangState.READY if idle else gang.state,
+        state_since_ms=log_ms if idle else gang.state_since_ms,
+    )
+    return replace(state, gangs=state.gangs.set(gang.id, gang))
+
+
+def _count_logged(state: State, call: Call) -> State:
+    old = state.stats.get(call.function_id, FunctionStats())
+    return replace(state, stats=state.stats.set(call.function_id, replace(old, logged=old.logged + 1)))
+
+
+STEPS: dict[type, Callable[[State, Any, int], State]] = {
+    events.CallAccepted: _call_accepted,
+    events.CallWaits: _call_waits,
+    events.CallAssigned: _call_assigned,
+    events.CallRan: _call_ran,
+    events.CallRequeued: _call_requeued,
+    events.CallSucceeded: _call_succeeded,
+    events.CallFailed: _call_failed,
+    events.CallCancelling: _call_cancelling,
+    events.CallCancelled: _call_cancelled,
+    events.CallsArchived: _calls_archived,
+}

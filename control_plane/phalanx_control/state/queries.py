@@ -1,0 +1,173 @@
+"""Questions about a state, answered from it alone: what is free, who holds what, who waits. Nothing here changes it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+
+from phalanx.core.spec import FunctionSpec
+from phalanx.core.states import GangState, GpuState
+from phalanx_control.state import ordered
+from phalanx_control.state.model import Call, Function, Gang, MemberState, Node, State
+
+STARTING = frozenset({GangState.PENDING, GangState.RESERVED, GangState.PREPARING, GangState.STARTING})
+WARM = frozenset({GangState.READY, GangState.BUSY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One gang's right to one GPU, or to a share of it. CPU gangs hold none."""
+
+    gang_id: str
+    fence: int
+    workspace: str
+    node_id: str
+    gpu: str
+    share: float
+
+
+def leases(state: State) -> Iterator[Lease]:
+    """Yields every lease that is not over. It ends when its node's member has ended, not when its gang is given up."""
+    for gang in state.gangs.values():
+        for member in gang.members:
+            if not member.ended:
+                yield from _leases_of(gang, member)
+
+
+def _leases_of(gang: Gang, member: MemberState) -> Iterator[Lease]:
+    for gpu in member.member.gpus:
+        yield Lease(
+            gang_id=gang.id,
+            fence=gang.fence,
+            workspace=gang.owner.workspace,
+            node_id=member.member.node_id,
+            gpu=gpu,
+            share=member.member.share,
+        )
+
+
+def leases_by_gpu(state: State) -> dict[tuple[str, str], tuple[Lease, ...]]:
+    """Returns the leases of each leased GPU, keyed (node id, GPU uuid). Several only where each is a fraction."""
+    found: dict[tuple[str, str], tuple[Lease, ...]] = {}
+    for lease in leases(state):
+        key = (lease.node_id, lease.gpu)
+        found[key] = (*found.get(key, ()), lease)
+    return found
+
+
+def free_shares(state: State) -> dict[str, dict[str, float]]:
+    """Returns, per node and GPU uuid, which part of the GPU is free: 1 is all of it, marked GPUs are left out."""
+    taken: dict[tuple[str, str], float] = {}
+    for lease in leases(state):
+        key = (lease.node_id, lease.gpu)
+        taken[key] = taken.get(key, 0) + lease.share
+    return {
+        node_id: {
+            gpu.uuid: max(0.0, 1 - taken.get((node_id, gpu.uuid), 0))
+            for gpu in node.info.gpus
+            if gpu.uuid not in node.marks
+        }
+        for node_id, node in state.nodes.items()
+    }
+
+
+def gpu_state(node: Node, gpu: str, holder: Gang | None) -> tuple[GpuState, str]:
+    """Returns a GPU's state and the reason for it, from its mark and from the gang that holds it."""
+    mark = node.marks.get(gpu)
+    if mark is not None:
+        return mark.state, mark.reason
+    if holder is None:
+        return GpuState.FREE, ""
+    if holder.state in STARTING:
+        return GpuState.RESERVED, ""
+    if holder.state in WARM:
+        return GpuState.HELD, ""
+    return GpuState.CLEANING, holder.stop_reason
+
+
+def gangs_of(state: State, function_id: str, workspace: str = "") -> tuple[Gang, ...]:
+    """Returns a function's gangs that are not over, oldest lease first; of every workspace when none is named."""
+    found = (
+        g
+        for g in state.gangs.values()
+        if g.function_id == function_id and not g.state.terminal and workspace in ("", g.owner.workspace)
+    )
+    return tuple(sorted(found, key=lambda g: g.fence))
+
+
+def gangs_on(state: State, node_id: str) -> tuple[Gang, ...]:
+    """Returns the gangs with ranks on a node that have not ended there, given-up ones included, oldest lease first."""
+    found = (g for g in state.gangs.values() if holds(g, node_id))
+    return tuple(sorted(found, key=lambda g: g.fence))
+
+
+def holds(gang: Gang, node_id: str) -> bool:
+    """Says whether the gang has a member on the node that has not ended."""
+    return any(m.member.node_id == node_id and not m.ended for m in gang.members)
+
+
+def member_on(gang: Gang, node_id: str) -> MemberState | None:
+    """Returns the gang's member on a node; None when it has none there."""
+    return next((m for m in gang.members if m.member.node_id == node_id), None)
+
+
+def in_queue_order(state: State, *, per_function: int) -> Iterator[ordered.Key]:
+    """Yields (submitted_ms, call id) over all functions, oldest first, at most ``per_function`` of each."""
+    return heapq.merge(*(_first(tree, per_function) for tree in state.lines.values()))
+
+
+def first_waiting(state: State, function_id: str, *, limit: int) -> Iterator[ordered.Key]:
+    """Yields the oldest queued calls of one function."""
+    return _first(state.lines.get(function_id), limit)
+
+
+def _first(tree: ordered.Tree | None, limit: int) -> Iterator[ordered.Key]:
+    for count, key in enumerate(ordered.in_order(tree)):
+        if count == limit:
+            return
+        yield key
+
+
+def waiting_of(state: State, function_id: str) -> int:
+    """Returns how many calls of a function are queued."""
+    return ordered.size(state.lines.get(function_id))
+
+
+def queue_position(state: State, call: Call) -> int:
+    """Returns a queued call's place in the whole queue, 1 for the head; 0 when it is not queued."""
+    if call.id not in state.queue:
+        return 0
+    key = (state.queue[call.id], call.id)
+    return 1 + sum(ordered.rank(tree, key) for tree in state.lines.values())
+
+
+def function_label(state: State, function_id: str) -> str:
+    """Returns what users call a function: app/name@version where deployed, else module.name."""
+    function = state.functions.get(function_id)
+    if function is None:
+        return function_id
+    spec = function.spec
+    app = state.apps.get(f"{function.owner.workspace}/{spec.app}") if spec.app else None
+    if app is not None and app.functions.get(spec.name) == function_id:
+        return f"{app.name}/{spec.name}@{app.version}"
+    return f"{spec.module}.{spec.name}" if spec.module else spec.name
+
+
+def function_key(state: State, workspace: str, spec: FunctionSpec) -> str:
+    """Returns the id under which a workspace has, or gets, a function of this content.
+
+    It is the content's own id, except where another tenant registered the same content first: tenants never share one.
+    """
+    plain = spec.function_id
+    known = state.functions.get(plain)
+    if known is None or known.owner.workspace == workspace:
+        return plain
+    return f"{plain}-{sha256(workspace.encode()).hexdigest()[:8]}"
+
+
+def function_of(state: State, function_id: str, workspace: str) -> Function | None:
+    """Returns a function when it exists and belongs to the workspace."""
+    function = state.functions.get(function_id)
+    return function if function is not None and function.owner.workspace == workspace else None
