@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class CancelledSignal(BaseException):  # noqa: N818  not an error: it passes through `except Exception`, as KeyboardInterrupt
+    """Raised in the user's code, on the main thread, when its call is cancelled or its time limit passes."""
+
+
 def _never() -> bool:
     return False
 

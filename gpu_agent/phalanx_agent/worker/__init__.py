@@ -1,1 +1,1 @@
-"""What runs user code. The only package of the agent that may import torch."""
+"""What runs in a rank's process. The only part of the agent that may import torch, and only inside functions."""

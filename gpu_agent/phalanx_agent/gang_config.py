@@ -1,0 +1,85 @@
+"""What one node's part of a gang is made from, as data: written beside the keeper before it starts, read to adopt it.
+
+No I/O here. The JSON holds no secret: no ticket, no token.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from phalanx.core.messages import Member
+from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangConfig:
+    """One gang on one node. ``gpu_indices`` are local indices in rank order; ``rendezvous`` is host:port of the store.
+
+    ``rank_user`` names the unprivileged user that ranks run as; empty means the agent's own.
+    """
+
+    gang_id: str
+    fence: int
+    function_id: str
+    function: FunctionSpec
+    workspace: str
+    user: str
+    node_id: str
+    members: tuple[Member, ...]
+    node_rank: int
+    world_size: int
+    rendezvous: str
+    gpu_indices: tuple[int, ...]
+    simulated: bool
+    placement: str
+    callable_path: str
+    bundle_dir: str
+    checkpoint_dir: str
+    ticket_free: bool = True
+    rank_user: str = ""
+
+    @property
+    def member(self) -> Member:
+        """This node's part."""
+        return self.members[self.node_rank]
+
+    @property
+    def on_gpu(self) -> bool:
+        """True where the ranks hold real GPUs."""
+        return not self.simulated and bool(self.member.gpus)
+
+    @property
+    def all_gpus(self) -> tuple[str, ...]:
+        """UUIDs of the whole gang's GPUs in rank order."""
+        return tuple(gpu for member in self.members for gpu in member.gpus)
+
+
+def config_to_json(config: GangConfig) -> str:
+    """Writes ``config`` as one JSON object."""
+    return json.dumps(asdict(config), sort_keys=True)
+
+
+def config_from_json(text: str) -> GangConfig:
+    """Reads what `config_to_json` wrote. Raises ValueError, KeyError or TypeError on anything else."""
+    value: dict[str, Any] = json.loads(text)
+    value["function"] = _function(value["function"])
+    value["members"] = tuple(Member(**{**m, "gpus": tuple(m["gpus"])}) for m in value["members"])
+    value["gpu_indices"] = tuple(value["gpu_indices"])
+    return GangConfig(**value)
+
+
+def _function(value: dict[str, Any]) -> FunctionSpec:
+    env = value["env"]
+    variables = tuple((str(k), str(v)) for k, v in env["variables"])
+    code = value["code"]
+    return FunctionSpec(
+        **{
+            **value,
+            "resources": Resources(**value["resources"]),
+            "limits": Limits(**value["limits"]),
+            "env": EnvSpec(pip=tuple(env["pip"]), preload=tuple(env["preload"]), variables=variables),
+            "code": CodeRef(**{**code, "bundle_roots": tuple(code["bundle_roots"])}),
+        }
+    )

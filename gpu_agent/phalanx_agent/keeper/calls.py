@@ -1,0 +1,124 @@
+"""The calls of one gang on one node: sent ahead, running, finished and not yet acknowledged. Pure bookkeeping.
+
+One call runs at a time, on all local ranks; the next begins when every local rank has replied to the one before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.core.frames import Frame, Kind
+
+Body = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class QueuedCall:
+    """A call as the agent sent it. ``fds`` are the keeper's until the call is handed over."""
+
+    id: bytes
+    attempt: int
+    timeout_ms: int
+    meta: dict[str, Any]
+    body: Body
+    fds: list[int]
+
+
+@dataclass(slots=True)
+class Reply:
+    """What one rank answered."""
+
+    rank: int
+    ok: bool
+    meta: dict[str, Any]
+    body: Body
+    fds: list[int]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A finished call, kept until it is acknowledged. ``frame`` is what the agent is told, as often as it attaches."""
+
+    frame: Frame
+    result_ranks: tuple[int, ...] = ()
+    """Local ranks whose result memory is lent out with this outcome."""
+
+
+@dataclass(slots=True)
+class CallBook:
+    """``ranks`` local ranks must reply before a call is complete."""
+
+    ranks: int
+    queue: deque[QueuedCall] = field(default_factory=deque[QueuedCall])
+    running: QueuedCall | None = None
+    started_ms: int = 0
+    told_started: bool = False
+    replies: dict[int, Reply] = field(default_factory=dict[int, Reply])
+    outcomes: dict[bytes, Outcome] = field(default_factory=dict[bytes, Outcome])
+
+    def offer(self, call: QueuedCall) -> bool:
+        """Queues a call; False when it is known already."""
+        known = self.running is not None and self.running.id == call.id
+        if known or call.id in self.outcomes or any(c.id == call.id for c in self.queue):
+            return False
+        self.queue.append(call)
+        return True
+
+    def begin(self, now_ms: int) -> QueuedCall | None:
+        """Makes the next call the running one; None when one runs or none waits."""
+        if self.running is not None or not self.queue:
+            return None
+        self.running = self.queue.popleft()
+        self.started_ms = now_ms
+        self.told_started = False
+        self.replies = {}
+        return self.running
+
+    def reply(self, reply: Reply) -> bool:
+        """Takes one rank's answer; True when it was the last that was missing."""
+        self.replies.setdefault(reply.rank, reply)
+        return len(self.replies) == self.ranks
+
+    def finish(self, outcome: Outcome) -> None:
+        """Ends the running call."""
+        assert self.running is not None
+        self.outcomes[self.running.id] = outcome
+        self.running = None
+        self.replies = {}
+
+    def withdraw(self, call_id: bytes) -> QueuedCall | None:
+        """Takes a call that has not begun out of the queue."""
+        for call in self.queue:
+            if call.id == call_id:
+                self.queue.remove(call)
+                return call
+        return None
+
+    def failures(self) -> list[Reply]:
+        """Returns the replies of ranks that failed, in the order of their arrival."""
+        return [r for r in self.replies.values() if not r.ok]
+
+
+def result_meta(replies: list[Reply], *, busy_ms: int, all_parts: bool) -> dict[str, Any]:
+    """Returns what every RESULT of a gang says, without its memory."""
+    meta: dict[str, Any] = {"busy_ms": busy_ms}
+    sequences = {int(r.meta.get("seq", 0)) for r in replies}
+    meta["world_seq"] = max(sequences)
+    if len(sequences) > 1:
+        meta["uneven"] = True
+    if all_parts:
+        meta["parts"] = [reply_bytes(r) for r in replies]
+    return meta
+
+
+def reply_bytes(reply: Reply) -> int:
+    """Returns the size of a reply's envelope, wherever it is."""
+    fds = reply.meta.get("fds")
+    return int(fds[0]["size"]) if fds else len(reply.body)
+
+
+def failure_frame(call_id: bytes, *, outcome: str, error: dict[str, Any], busy_ms: int, pickled: Body = b"") -> Frame:
+    """Returns the FAILURE of a call."""
+    return Frame(Kind.FAILURE, call_id, {"outcome": outcome, "error": error, "busy_ms": busy_ms}, pickled)

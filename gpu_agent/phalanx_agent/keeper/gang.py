@@ -1,0 +1,527 @@
+"""One gang on one node, run: frames from the agent and from ranks in, calls handed over, deaths judged, outcomes told.
+
+Single-threaded, holds no user code and imports no torch. Every rule about order lives here; reading, writing, forking and
+killing live in the files beside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phalanx.core.clock import Clock
+from phalanx.core.frames import NO_ID, Frame, Kind
+from phalanx.core.messages import ErrorInfo
+from phalanx.core.states import Cause, Outcome, Phase
+
+from phalanx_agent.gang_config import GangConfig
+from phalanx_agent.keeper import bodies
+from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
+from phalanx_agent.keeper.calls import Outcome as Finished
+from phalanx_agent.keeper.channel import ChannelClosedError, close_fds
+from phalanx_agent.keeper.counters import PhaseCounters
+from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.loop import WRITE, Loop
+from phalanx_agent.keeper.output import OutputPipe, Spool
+from phalanx_agent.keeper.ranks import RankProcess, append_durably, oom_kills, reap
+from phalanx_agent.keeper.report import Death, Evidence, Failure, Verdict, error_from_dict, error_to_dict
+
+TELL_STARTED_AFTER_MS = 100
+OTHERS_ANSWER_WITHIN_MS = 500
+RETAIN_WITHOUT_AGENT_MS = 600_000
+
+
+@dataclass(slots=True)
+class Why:
+    """The reason for a gang's end. Without ``error`` it is a clean one."""
+
+    reason: str
+    outcome: Outcome = Outcome.FAILED
+    error: ErrorInfo | None = None
+    pickled: bytes = b""
+    cause: Cause = Cause.INFRASTRUCTURE
+
+
+@dataclass(slots=True)
+class Gang:
+    """State and rules. ``tell`` sends a frame to the agent; ``leave`` makes the keeper exit."""
+
+    config: GangConfig
+    gang_dir: Path
+    clock: Clock
+    loop: Loop
+    spool: Spool
+    ranks: list[RankProcess]
+    ending: Ending
+    tell: Callable[[Frame], None]
+    leave: Callable[[], None]
+    clean_after_failure: Callable[[RankProcess, int], None]
+    counters: PhaseCounters
+    book: CallBook
+    evidence: Evidence
+    phase: str = "starting"
+    backend: str = ""
+    why: Why | None = None
+    ended: Frame | None = None
+    memory: bodies.Loans = field(default_factory=bodies.Loans)
+    _oom_before: int = field(default_factory=oom_kills)
+
+    # ---- from the agent ----
+
+    def attached(self, frame: Frame) -> None:
+        """A (new) agent: it hears the state, and everything that it has not acknowledged."""
+        del frame
+        self.loop.cancel("disconnect")
+        self.tell(Frame(Kind.STATE, NO_ID, self._state()))
+        for outcome in self.book.outcomes.values():
+            self.tell(outcome.frame)
+        if self.ended is not None:
+            self.tell(self.ended)
+
+    def agent_gone(self) -> None:
+        """Starts the function's ``disconnect_grace``; after the end, the time for which the report is kept."""
+        grace_ms = int(self.config.function.limits.disconnect_grace_s * 1000)
+        now = self.clock.monotonic_ms()
+        if self.ended is not None:
+            self.loop.at("disconnect", now + max(grace_ms, RETAIN_WITHOUT_AGENT_MS), self.leave)
+        elif grace_ms:
+            self.loop.at("disconnect", now + grace_ms, lambda: self._abandoned(grace_ms))
+
+    def from_agent(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.CALL:
+                self._offered(frame)
+            case Kind.ACK:
+                self._acknowledged(frame.id)
+            case Kind.CANCEL:
+                self._cancel(frame)
+            case Kind.STOP:
+                self.stop(str(frame.meta.get("reason", "")), int(frame.meta.get("grace_ms", 0)))
+            case Kind.RELEASE:
+                self._release_results(frame.id)
+            case Kind.PING:
+                self.tell(Frame(Kind.PONG, frame.id))
+            case _:
+                close_fds(frame.fds)
+
+    def stop(self, reason: str, grace_ms: int) -> None:
+        """Ends the gang as asked. A call that runs fails with the reason as its cause where that is one."""
+        cause = Cause(reason) if reason in list(Cause) else Cause.INFRASTRUCTURE
+        self._end(Why(reason or "stopped", cause=cause), grace_ms)
+
+    def _offered(self, frame: Frame) -> None:
+        meta = frame.meta
+        call = QueuedCall(
+            frame.id, int(meta.get("attempt", 1)), int(meta.get("timeout_ms", 0)), meta, frame.body, frame.fds
+        )
+        done = self.book.outcomes.get(frame.id)
+        if done is not None or not self.book.offer(call):
+            close_fds(frame.fds)
+            if done is not None:
+                self.tell(done.frame)
+        elif self.ended is not None:
+            self._fail_queued()
+        else:
+            self._hand_over()
+
+    def _acknowledged(self, call_id: bytes) -> None:
+        if call_id == NO_ID:
+            if self.ended is not None:
+                self.leave()
+            return
+        outcome = self.book.outcomes.pop(call_id, None)
+        if outcome is not None:
+            close_fds(outcome.frame.fds)
+
+    def _cancel(self, frame: Frame) -> None:
+        outcome = Outcome.TIMED_OUT if frame.meta.get("reason") == "timed_out" else Outcome.CANCELLED
+        call = self.book.withdraw(frame.id)
+        if call is not None:
+            close_fds(call.fds)
+            error = error_to_dict(_ended_by(outcome, "while it waited", self.config.node_id))
+            self._finished(frame.id, failure_frame(frame.id, outcome=outcome, error=error, busy_ms=0))
+        elif self.book.running is not None and self.book.running.id == frame.id:
+            self._interrupt(outcome, int(frame.meta.get("grace_ms", 0)))
+
+    def _release_results(self, call_id: bytes) -> None:
+        for rank in self.ranks:
+            slots = rank.loaned_slots.pop(call_id, None)
+            if slots and rank.alive:
+                rank.channel.send(Frame(Kind.RELEASE, call_id, {"slots": slots}))
+
+    # ---- calls ----
+
+    def _hand_over(self) -> None:
+        """Gives the next call to every local rank, once all are ready and idle."""
+        if self.phase != "ready":
+            return
+        now = self.clock.monotonic_ms()
+        call = self.book.begin(now)
+        if call is None:
+            return
+        self.phase = "busy"
+        self.counters.enter(Phase.BUSY, now)
+        self.spool.begin(call.id)
+        frame = bodies.for_ranks(call)
+        self.memory.lend(call.id, frame.meta, len(self.ranks))
+        for rank in self.ranks:
+            rank.channel.send(frame)
+            if rank.channel.wants_write:
+                self.loop.want_write(rank.channel.fd, True)
+        close_fds(frame.fds)
+        self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
+        if call.timeout_ms:
+            self.loop.at("timeout", now + call.timeout_ms, self._timed_out)
+
+    def _tell_started(self) -> None:
+        if self.book.running is not None:
+            self.book.told_started = True
+            elapsed = self.clock.monotonic_ms() - self.book.started_ms
+            self.tell(Frame(Kind.STARTED, self.book.running.id, {"busy_ms": elapsed}))
+
+    def _timed_out(self) -> None:
+        self._interrupt(Outcome.TIMED_OUT, int(self.config.function.limits.grace_s * 1000))
+
+    def _interrupt(self, outcome: Outcome, grace_ms: int) -> None:
+        error = _ended_by(outcome, "while it ran", self.config.node_id)
+        self._end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
+
+    def _replied(self, rank: RankProcess, frame: Frame) -> None:
+        running = self.book.running
+        if running is None or frame.id != running.id:
+            close_fds(frame.fds)
+            return
+        ok = frame.kind is Kind.RESULT
+        last = self.book.reply(Reply(rank.rank, ok, frame.meta, frame.body, frame.fds))
+        if not ok:
+            rank.exits = rank.exits or bool(frame.meta.get("exits"))
+            self.evidence.add_failure(_failure(frame))
+        if self.ending.begun:
+            return
+        if last:
+            self._complete()
+        elif not ok:
+            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self._judge)
+
+    def _complete(self) -> None:
+        if not self.book.failures():
+            self._succeed()
+        elif self.config.world_size == 1 and not any(r.exits for r in self.ranks):
+            self._fail_and_stay()
+        else:
+            self._judge()
+
+    def _succeed(self) -> None:
+        call, replies, now = self._running_ended()
+        all_parts = self.config.function.returns == "all"
+        meta = result_meta(replies, busy_ms=now - self.book.started_ms, all_parts=all_parts)
+        body, fds, slots = bodies.result_of(replies, meta, all_parts=all_parts)
+        meta["released"] = self._released(replies)
+        for rank in self.ranks:
+            if rank.rank in slots:
+                rank.loaned_slots[call.id] = slots[rank.rank]
+        self._idle(now)
+        self._finished(call.id, Frame(Kind.RESULT, call.id, meta, body, fds=fds))
+        self.spool.end()
+        if meta.get("uneven"):
+            text = "the ranks ran different numbers of collectives in the last call: the gang is not used again"
+            self._end(Why("uneven collectives", error=ErrorInfo(cause=Cause.USER_EXCEPTION, message=text)), 1000)
+        else:
+            self._hand_over()
+
+    def _fail_and_stay(self) -> None:
+        call, replies, now = self._running_ended()
+        verdict = self.evidence.verdict(during="")
+        self.evidence.forget()
+        self.clean_after_failure(self.ranks[0], self.book.started_ms)
+        self._idle(now)
+        self._finished(call.id, self._failure_of(call.id, verdict, now))
+        self.memory.forget(call.id, replies)
+        self.spool.end()
+        self._hand_over()
+
+    def _running_ended(self) -> tuple[QueuedCall, list[Reply], int]:
+        """Returns the call, its replies by rank, and the time."""
+        assert self.book.running is not None
+        self.loop.cancel("started")
+        self.loop.cancel("timeout")
+        self.loop.cancel("others")
+        replies = sorted(self.book.replies.values(), key=lambda r: r.rank)
+        return self.book.running, replies, self.clock.monotonic_ms()
+
+    def _idle(self, now: int) -> None:
+        self.phase = "ready"
+        self.counters.enter(Phase.IDLE_WARM, now)
+
+    def _released(self, replies: list[Reply]) -> list[int]:
+        slots = [self.memory.back(bytes.fromhex(c)) for r in replies for c in r.meta.get("released", ())]
+        return [slot for slot in slots if slot is not None]
+
+    def _finished(self, call_id: bytes, frame: Frame) -> None:
+        if self.book.running is not None and self.book.running.id == call_id:
+            self.book.finish(Finished(frame))
+        else:
+            self.book.outcomes[call_id] = Finished(frame)
+        self.tell(frame)
+
+    def _failure_of(self, call_id: bytes, verdict: Verdict, now: int) -> Frame:
+        error = error_to_dict(verdict.error)
+        busy_ms = now - self.book.started_ms
+        return failure_frame(
+            call_id, outcome=Outcome.FAILED, error=error, busy_ms=busy_ms, pickled=verdict.pickled
+        )
+
+    # ---- from ranks ----
+
+    def rank_ready(self, rank: RankProcess, events: int) -> None:
+        """The rank's socket has something, or room."""
+        channel = rank.channel
+        if events & WRITE:
+            channel.flush()
+            if not channel.wants_write:
+                self.loop.want_write(channel.fd, False)
+        if not events & ~WRITE:
+            return
+        try:
+            frames = channel.receive()
+        except ChannelClosedError:
+            self.loop.unwatch(channel.fd)
+            return
+        for frame in frames:
+            self._from_rank(rank, frame)
+
+    def pipe_ready(self, pipe: OutputPipe) -> None:
+        """A rank wrote."""
+        if not pipe.drain(self.spool):
+            self.loop.unwatch(pipe.fd)
+            os.close(pipe.fd)
+            pipe.fd = -1
+
+    def _from_rank(self, rank: RankProcess, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.RESULT | Kind.FAILURE if frame.id != NO_ID:
+                self._replied(rank, frame)
+            case Kind.FAILURE:
+                self.evidence.add_failure(_failure(frame))
+                self._judge()
+            case Kind.RANK:
+                self._rank_event(rank, frame)
+            case Kind.RELEASE:
+                slot = self.memory.back(frame.id)
+                if slot is not None:
+                    self.tell(Frame(Kind.RELEASE, frame.id, {"slots": [slot]}))
+            case _:
+                close_fds(frame.fds)
+
+    def _rank_event(self, rank: RankProcess, frame: Frame) -> None:
+        event = frame.meta.get("event")
+        now = self.clock.monotonic_ms()
+        if event == "started":
+            rank.host_pid = int(frame.meta["pid"])
+        elif event == "context" and self.counters.phase is Phase.START:
+            self.counters.enter(Phase.CONTEXT, now)
+        elif event == "ready":
+            rank.ready = True
+            self.backend = str(frame.meta.get("backend", ""))
+        self.tell(Frame(Kind.RANK, NO_ID, {**frame.meta, "rank": rank.rank, "pid": rank.host_pid}))
+        if event == "ready" and all(r.ready for r in self.ranks) and self.phase == "starting":
+            self._all_ready(now)
+
+    def _all_ready(self, now: int) -> None:
+        self.loop.cancel("startup")
+        self._idle(now)
+        pids = [r.host_pid for r in self.ranks]
+        self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "ready", "backend": self.backend, "pids": pids}))
+        self._hand_over()
+
+    def startup_timed_out(self) -> None:
+        late = [r.rank for r in self.ranks if not r.ready]
+        seconds = self.config.function.limits.startup_timeout_s
+        text = f"ranks {late} were not ready within startup_timeout={seconds:g} s: raise it, or see the ranks' output"
+        error = ErrorInfo(cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=text, node_id=self.config.node_id)
+        self._end(Why("startup timeout", error=error, cause=Cause.TIMEOUT), 0)
+
+    # ---- deaths and the end ----
+
+    def reap(self) -> None:
+        """Collects the dead. The first rank that nobody asked to end takes the others with it."""
+        for pid, exit_code, number in reap():
+            rank = next((r for r in self.ranks if r.pid == pid), None)
+            if rank is not None and rank.alive:
+                self._rank_died(rank, exit_code, number)
+        if self.ending.begun:
+            self.ending.rank_gone()
+
+    def _rank_died(self, rank: RankProcess, exit_code: int, number: int) -> None:
+        rank.alive = False
+        expected = self.ending.begun
+        died = self._death(rank, exit_code, number)
+        if not expected:
+            append_durably(self.gang_dir / "deaths.jsonl", died.as_dict())
+            self._hear_last_words(rank)
+            died = self._death(rank, exit_code, number)
+            stack = rank.stack()
+            if stack:
+                self.evidence.stacks[rank.rank] = stack
+            self.evidence.add_death(died)
+        self._tell_death(died)
+        if not expected:
+            self._judge()
+
+    def _death(self, rank: RankProcess, exit_code: int, number: int) -> Death:
+        return Death(
+            rank=rank.rank,
+            pid=rank.host_pid,
+            exit_code=exit_code,
+            signal=number,
+            at_ms=self.clock.wall_ms(),
+            last_lines=self.spool.last_lines(rank.rank),
+            out_of_memory=number == 9 and not self.ending.begun and oom_kills() > self._oom_before,
+        )
+
+    def _tell_death(self, died: Death) -> None:
+        meta = {"rank": died.rank, "event": "dead", "pid": died.pid, "exit_code": died.exit_code, "signal": died.signal}
+        self.tell(Frame(Kind.RANK, NO_ID, meta))
+
+    def _hear_last_words(self, rank: RankProcess) -> None:
+        """Reads what a dead rank still wrote and sent; a last reply counts."""
+        for pipe in rank.pipes:
+            if pipe.fd >= 0:
+                pipe.drain(self.spool, reads=64)
+        try:
+            while frames := rank.channel.receive():
+                for frame in frames:
+                    self._from_rank(rank, frame)
+        except ChannelClosedError:
+            self.loop.unwatch(rank.channel.fd)
+
+    def _judge(self) -> None:
+        """Something failed: waits a little for a better explanation than a victim's, then ends the gang."""
+        if self.ending.begun:
+            return
+        if self.evidence.only_peers and len(self.evidence.failures) < len(self.ranks):
+            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self._judge_now)
+        else:
+            self._judge_now()
+
+    def _judge_now(self) -> None:
+        during = "before it was ready" if self.phase == "starting" else "between calls"
+        if self.book.running is not None:
+            during = "before returning a result"
+        verdict = self.evidence.verdict(during=during)
+        grace_ms = 0
+        if any(r.exits for r in self.ranks) and len(self.ranks) == 1:
+            grace_ms = int(self.config.function.limits.grace_s * 1000)
+        self._end(Why("a rank failed", error=verdict.error, pickled=verdict.pickled, cause=verdict.error.cause), grace_ms)
+
+    def _abandoned(self, grace_ms: int) -> None:
+        text = f"no agent was attached for {grace_ms} ms (disconnect_grace)"
+        self._end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
+
+    def _end(self, why: Why, grace_ms: int) -> None:
+        if self.ended is not None:
+            return
+        if self.why is None:
+            self.why = why
+            self.counters.enter(Phase.TEARDOWN, self.clock.monotonic_ms())
+            for name in ("startup", "started", "timeout", "others", "disconnect"):
+                self.loop.cancel(name)
+        self.phase = "ending"
+        self.ending.begin(grace_ms)
+
+    def all_gone(self, clean: bool) -> None:
+        """Nothing is left inside, or it cannot be killed: the report is written, then told."""
+        assert self.why is not None
+        now = self.clock.monotonic_ms()
+        for rank in self.ranks:
+            for pipe in rank.pipes:
+                if pipe.fd >= 0:
+                    pipe.drain(self.spool, reads=1 << 14)
+        self._fail_running(now)
+        self._fail_queued()
+        self.spool.end(complete=False)
+        self.counters.enter(Phase.TEARDOWN, now)
+        self.phase = "ended"
+        meta = {
+            "clean": clean,
+            "reason": self.why.reason,
+            "error": error_to_dict(self.why.error) if self.why.error else None,
+            "counters": self.counters.snapshot(now),
+            "deaths": [d.as_dict() for d in self.evidence.deaths.values()],
+        }
+        self._write_report(meta)
+        self.ended = Frame(Kind.ENDED, NO_ID, meta, self.why.pickled)
+        self.tell(self.ended)
+
+    def _fail_running(self, now: int) -> None:
+        assert self.why is not None
+        running = self.book.running
+        if running is None:
+            return
+        error = self.why.error or ErrorInfo(
+            cause=self.why.cause,
+            message=f"the gang was ended while the call ran: {self.why.reason}",
+            node_id=self.config.node_id,
+        )
+        meta = error_to_dict(error)
+        busy_ms = now - self.book.started_ms
+        self._finished(
+            running.id,
+            failure_frame(
+                running.id, outcome=self.why.outcome, error=meta, busy_ms=busy_ms, pickled=self.why.pickled
+            ),
+        )
+
+    def _fail_queued(self) -> None:
+        """Calls that never began say so: they may run elsewhere at no cost to the user."""
+        error = ErrorInfo(
+            cause=Cause.INFRASTRUCTURE,
+            message="the gang ended before the call began",
+            node_id=self.config.node_id,
+        )
+        while self.book.queue:
+            call = self.book.queue.popleft()
+            close_fds(call.fds)
+            frame = failure_frame(call.id, outcome=Outcome.FAILED, error=error_to_dict(error), busy_ms=0)
+            frame.meta["started"] = False
+            self._finished(call.id, frame)
+
+    def _write_report(self, meta: dict[str, Any]) -> None:
+        path = self.gang_dir / "ended.json"
+        part = path.with_suffix(".part")
+        try:
+            part.write_text(json.dumps(meta))
+            part.replace(path)
+        except OSError as e:
+            print(f"keeper: ended.json could not be written: {e}", flush=True)  # noqa: T201  into keeper.log
+
+    def _state(self) -> dict[str, Any]:
+        now = self.clock.monotonic_ms()
+        return {
+            "gang": self.config.gang_id,
+            "fence": self.config.fence,
+            "pids": [r.host_pid for r in self.ranks],
+            "phase": self.phase if self.phase != "ending" else "busy" if self.book.running else "ready",
+            "ending": self.ending.begun,
+            "backend": self.backend,
+            "running": self.book.running.id.hex() if self.book.running else "",
+            "finished": [c.hex() for c in self.book.outcomes],
+            "queued": [c.id.hex() for c in self.book.queue],
+            "counters": self.counters.snapshot(now, ended=self.ended is not None),
+        }
+
+
+def _failure(frame: Frame) -> Failure:
+    return Failure(
+        error=error_from_dict(frame.meta["error"]), peer=bool(frame.meta.get("peer")), pickled=bytes(frame.body)
+    )
+
+
+def _ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
+    if outcome is Outcome.TIMED_OUT:
+        return ErrorInfo(cause=Cause.TIMEOUT, message=f"the call's time limit passed {when}", node_id=node_id)
+    return ErrorInfo(cause=Cause.CANCELLED, message=f"the call was cancelled {when}", node_id=node_id)

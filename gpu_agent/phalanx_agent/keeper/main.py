@@ -1,0 +1,187 @@
+"""A keeper's life: from the fork to the report's acknowledgement. Called by the zygote in a fresh, single-threaded child."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from phalanx.core.clock import Clock, SystemClock
+from phalanx.core.states import Phase
+
+from phalanx_agent.gang_config import GangConfig
+from phalanx_agent.keeper import namespaces
+from phalanx_agent.keeper.agent import SOCKET_NAME, AgentLink, listen
+from phalanx_agent.keeper.calls import CallBook
+from phalanx_agent.keeper.counters import PhaseCounters
+from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.gang import Gang
+from phalanx_agent.keeper.loop import Loop, signals_to
+from phalanx_agent.keeper.namespaces import Walls
+from phalanx_agent.keeper.output import OutputPipe, Spool
+from phalanx_agent.keeper.ranks import Nest, RankMain, RankProcess, spawn
+from phalanx_agent.keeper.report import Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperSetup:
+    """What a new keeper is given. ``listen_fd`` −1: this node does not lead."""
+
+    config: GangConfig
+    gang_dir: Path
+    walls: Walls
+    listen_fd: int
+    rank_main: RankMain
+    accepting: Callable[[], None]
+    """Called once, when keeper.sock takes connections."""
+
+
+def run_keeper(setup: KeeperSetup) -> NoReturn:
+    """Runs until the report is acknowledged. Whatever happens, nothing outlives it."""
+    code = 1
+    try:
+        _Keeper(setup).run()
+        code = 0
+    except BaseException:  # noqa: BLE001  the process boundary: the log says why, and the ranks end
+        traceback.print_exc()
+        sys.stderr.flush()
+        namespaces.kill_everything(setup.walls)
+    finally:
+        os._exit(code)
+
+
+class _Keeper:
+    """Puts the parts together and runs the loop."""
+
+    def __init__(self, setup: KeeperSetup) -> None:
+        self._setup = setup
+        self._clock: Clock = SystemClock()
+        self._leaving = False
+
+    def run(self) -> None:
+        host_proc_fd = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        listener = self._settle()
+        tmp_dir = _private_tmp(self._setup.config)
+        try:
+            began_ms = self._clock.monotonic_ms()
+            ranks = self._fork(listener, tmp_dir, host_proc_fd)
+            loop = Loop(self._clock)
+            link, gang = self._assemble(loop, listener, ranks, began_ms)
+            self._watch(loop, gang, ranks)
+            gang.agent_gone()
+            while not self._leaving:
+                loop.turn()
+            link.close()
+        finally:
+            with contextlib.suppress(OSError):
+                (self._setup.gang_dir / SOCKET_NAME).unlink()
+            shutil.rmtree(tmp_dir, ignore_errors=True)
+
+    def _settle(self) -> socket.socket:
+        """Inside the walls, with the log as output and the socket bound."""
+        namespaces.settle(self._setup.walls)
+        null = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(self._setup.gang_dir / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for source, target in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.close(null)
+        os.close(log)
+        listener = listen(str(self._setup.gang_dir))
+        self._setup.accepting()
+        return listener
+
+    def _fork(self, listener: socket.socket, tmp_dir: Path, host_proc_fd: int) -> list[RankProcess]:
+        setup = self._setup
+        nest = Nest(
+            config=setup.config,
+            gang_dir=setup.gang_dir,
+            tmp_dir=tmp_dir,
+            listen_fd=setup.listen_fd,
+            host_proc_fd=host_proc_fd,
+            has_parent_link=not setup.walls.is_namespace,
+            rank_main=setup.rank_main,
+        )
+        del listener
+        ranks = [spawn(nest, local_rank) for local_rank in range(setup.config.member.ranks)]
+        os.close(host_proc_fd)
+        if setup.listen_fd >= 0:
+            os.close(setup.listen_fd)
+        return ranks
+
+    def _assemble(
+        self, loop: Loop, listener: socket.socket, ranks: list[RankProcess], began_ms: int
+    ) -> tuple[AgentLink, Gang]:
+        setup = self._setup
+        ending = Ending(loop, self._clock, setup.walls, ranks, lambda clean: gang.all_gone(clean))
+        gang = Gang(
+            config=setup.config,
+            gang_dir=setup.gang_dir,
+            clock=self._clock,
+            loop=loop,
+            spool=Spool(setup.gang_dir / "spool.log", self._clock),
+            ranks=ranks,
+            ending=ending,
+            tell=lambda frame: link.send(frame),
+            leave=self._leave,
+            clean_after_failure=lambda rank, since_ms: _end_leftovers(setup.walls, rank, self._clock, since_ms),
+            counters=PhaseCounters(Phase.START, began_ms),
+            book=CallBook(len(ranks)),
+            evidence=Evidence(setup.config.node_id),
+        )
+        link = AgentLink(
+            loop, listener, on_attach=gang.attached, on_frame=gang.from_agent, on_gone=gang.agent_gone
+        )
+        return link, gang
+
+    def _watch(self, loop: Loop, gang: Gang, ranks: list[RankProcess]) -> None:
+        limits = self._setup.config.function.limits
+        signals_to(loop, gang.reap, lambda: gang.stop("the keeper was asked to end", int(limits.grace_s * 1000)))
+        for rank in ranks:
+            loop.watch(rank.channel.fd, lambda events, r=rank: gang.rank_ready(r, events))
+            for pipe in rank.pipes:
+                loop.watch(pipe.fd, lambda _, p=pipe: _pipe(gang, p), first=True)
+        if limits.startup_timeout_s:
+            deadline = self._clock.monotonic_ms() + int(limits.startup_timeout_s * 1000)
+            loop.at("startup", deadline, gang.startup_timed_out)
+        gang.reap()
+
+    def _leave(self) -> None:
+        self._leaving = True
+
+
+def _pipe(gang: Gang, pipe: OutputPipe) -> None:
+    if pipe.fd >= 0:
+        gang.pipe_ready(pipe)
+
+
+def _private_tmp(config: GangConfig) -> Path:
+    path = Path(tempfile.mkdtemp(prefix=f"px-{config.gang_id[-8:]}-"))
+    if config.rank_user and os.geteuid() == 0:
+        entry = pwd.getpwnam(config.rank_user)
+        os.chown(path, entry.pw_uid, entry.pw_gid)
+    return path
+
+
+def _end_leftovers(walls: Walls, rank: RankProcess, clock: Clock, since_ms: int) -> None:
+    """Ends what a failed call started and left behind; helpers from earlier calls stay."""
+    below = namespaces.descendants(os.getpid())
+    others = [pid for pid in below if pid != rank.pid]
+    if not others:
+        return
+    del walls
+    age_s = (clock.monotonic_ms() - since_ms) / 1000
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    ticks = int((uptime_s - age_s) * os.sysconf("SC_CLK_TCK"))
+    for pid in namespaces.started_since(others, ticks):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+

@@ -1,0 +1,178 @@
+"""Calls in a rank: unpack, run the user's function, pack, reply once, put the process back in order."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from phalanx.context import CancelledSignal, Context, install
+from phalanx.core.errors import NotBuiltError
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.ids import id_text
+from phalanx.core.remote_errors import describe
+from phalanx.core.serialization import Packed, pack, unpack
+from phalanx.core.states import Cause
+
+from phalanx_agent.gang_config import GangConfig
+from phalanx_agent.keeper.report import error_to_dict
+from phalanx_agent.worker import group, outcomes
+from phalanx_agent.worker.guard import ProcessState, flush_streams
+from phalanx_agent.worker.link import Arguments, Link, Results
+from phalanx_agent.worker.markers import Markers
+from phalanx_agent.worker.signals import Stop, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """The user's function."""
+
+    function: Callable[..., Any]
+
+
+def refuse_unbuilt(function: Callable[..., Any], name: str) -> None:
+    """Raises NotBuiltError for generator functions."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise NotBuiltError(
+            f"function {name!r} is a generator and streams are not built yet: collect the items in a list and return it"
+        )
+
+
+@dataclass(slots=True)
+class _Ran:
+    """How the user's function ended."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Server:
+    """Runs calls until the keeper ends the gang. ``state`` is the process as it was before user code ran."""
+
+    config: GangConfig
+    context: Context
+    callee: Callee
+    link: Link
+    stop: Stop
+    markers: Markers
+    state: ProcessState
+    pid: int = field(default_factory=os.getpid)
+    arguments: Arguments = field(default_factory=Arguments)
+    results: Results = field(default_factory=Results)
+    _exit_code: int | None = None
+
+    def serve(self) -> int:
+        """Returns the exit code once a call asked for the process's end. Raises StopIdleError when asked to stop."""
+        while self._exit_code is None:
+            self.stop.idle()
+            frame = self.link.receive()
+            self.stop.where = Where.PLATFORM
+            if frame.kind is Kind.CALL:
+                self._call(frame)
+            elif frame.kind is Kind.RELEASE:
+                self.results.release(frame.meta.get("slots", []))
+        return self._exit_code
+
+    def _call(self, frame: Frame) -> None:
+        call_id = id_text("c", frame.id)
+        attempt = int(frame.meta.get("attempt", 1))
+        os.environ["PHALANX_CALL"] = call_id
+        install(replace(self.context, call_id=call_id, attempt=attempt))
+        self.markers.write("start", call=call_id, attempt=attempt)
+        ran = self._run(frame)
+        if os.getpid() != self.pid:
+            flush_streams()
+            os._exit(0)
+        self.markers.write("stop", call=call_id, attempt=attempt)
+        install(None)
+        flush_streams()
+        if ran.error is None:
+            self._succeed(frame.id, ran)
+        else:
+            self._fail(frame.id, ran.error)
+        del ran
+        if self.config.world_size == 1:
+            self.state.restore()
+        self._give_back_late()
+
+    def _run(self, frame: Frame) -> _Ran:
+        try:
+            return self._run_interruptibly(frame)
+        except CancelledSignal as e:
+            return _Ran(error=e)
+
+    def _run_interruptibly(self, frame: Frame) -> _Ran:
+        """Two nets: the stop exception may come at any instruction, also between the user's return and ours."""
+        try:
+            args, kwargs = unpack(self.arguments.open(frame))
+            if self.stop.requested:
+                raise CancelledSignal("the call was cancelled before it began")
+            self.stop.where = Where.USER
+            value = self.callee.function(*args, **kwargs)
+            if inspect.iscoroutine(value):
+                value = self._run_coroutine(value)
+            self.stop.where = Where.PLATFORM
+            return _Ran(value)
+        except BaseException as e:  # noqa: BLE001  the user's boundary: everything is reported
+            self.stop.where = Where.PLATFORM
+            return _Ran(error=e)
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        async def run() -> Any:
+            self.stop.cancels_task(asyncio.get_running_loop(), asyncio.current_task())
+            return await coroutine
+
+        try:
+            return asyncio.run(run())
+        except asyncio.CancelledError as e:
+            if self.stop.requested:
+                raise CancelledSignal("the call was cancelled, or its time limit passed") from e
+            raise
+        finally:
+            self.stop.cancels_task(None, None)
+
+    def _succeed(self, call: bytes, ran: _Ran) -> None:
+        wanted = self.context.rank == 0 or self.config.function.returns == "all"
+        try:
+            packed = pack(ran.value, what="result") if wanted else Packed([b""], 0)
+        except Exception as e:  # noqa: BLE001  a result that cannot travel is the call's error, whatever is raised
+            self._fail(call, e)
+            return
+        body, meta, fds = self.results.body(packed)
+        ran.value = None
+        del packed
+        meta["released"] = [c.hex() for c in self.arguments.take_back()]
+        meta["seq"] = self._sequence()
+        self.link.send(Frame(Kind.RESULT, call, meta, body, fds=fds))
+        self.results.sent([f["slot"] for f in meta.get("fds", ())])
+
+    def _fail(self, call: bytes, exc: BaseException) -> None:
+        error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=outcomes.cause_of(exc))
+        peer = outcomes.is_peer_error(exc)
+        exits = isinstance(exc, SystemExit)
+        if exits:
+            self._exit_code = error.exit_code
+        elif self.stop.requested:
+            self._exit_code = 0
+        if error.cause is Cause.CANCELLED:
+            error = replace(error, pickled=b"")
+        meta = {
+            "error": error_to_dict(error),
+            "peer": peer,
+            "exits": exits,
+            "seq": self._sequence(),
+            "released": [c.hex() for c in self.arguments.take_back()],
+        }
+        self.link.send(Frame(Kind.FAILURE, call, meta, error.pickled))
+
+    def _sequence(self) -> int:
+        return group.sequence_number() if self.config.world_size > 1 else 0
+
+    def _give_back_late(self) -> None:
+        """Argument memory that outlived its call is told when its last view is gone."""
+        for call_id in self.arguments.take_back():
+            self.link.send(Frame(Kind.RELEASE, call_id))

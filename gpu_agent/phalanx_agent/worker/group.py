@@ -1,0 +1,160 @@
+"""The process group of a gang: its store, its backend, and the numbers that tell whether ranks stayed in step."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import importlib.util
+import os
+import socket
+import struct
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from phalanx_agent.gang_config import GangConfig
+
+_SIOCGIFADDR = 0x8915
+_GROUP_TIMEOUT = timedelta(minutes=30)
+_MAX_START = timedelta(days=1)
+
+
+class GroupError(RuntimeError):
+    """The process group cannot be made; the message says what to do."""
+
+
+def join(config: GangConfig, *, rank: int, device: str, listen_fd: int) -> str:
+    """Joins the gang's group and meets every other rank in it once. Returns the backend; "" for CPU functions.
+
+    Raises GroupError where torch is missing and the gang has more than one rank.
+    """
+    if config.function.resources.gpus == 0:
+        return ""
+    if importlib.util.find_spec("torch") is None:
+        if config.world_size == 1:
+            return ""
+        raise GroupError(
+            f"a gang of {config.world_size} ranks needs torch for its process group, and this node has none: "
+            f'install torch on the node, or add it with env(pip=["torch"])'
+        )
+    import torch.distributed as dist
+
+    backend = choose_backend(config.function.backend, device)
+    store = _store(config, rank, listen_fd)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=config.world_size,
+        timeout=_GROUP_TIMEOUT,
+        **({"device_id": importlib.import_module("torch").device(device)} if backend == "nccl" else {}),
+    )
+    _meet(device if backend == "nccl" else "cpu")
+    return backend
+
+
+def choose_backend(asked: str, device: str) -> str:
+    """Returns nccl on GPUs and gloo on processors, unless the function asks. Raises GroupError for nccl without a GPU."""
+    if asked == "nccl" and device == "cpu":
+        raise GroupError('backend="nccl" needs real GPUs and this gang has none: use backend="auto" or "gloo"')
+    if asked != "auto":
+        return asked
+    return "nccl" if device != "cpu" else "gloo"
+
+
+def sequence_number() -> int:
+    """Returns how many collectives the default group has begun; 0 without a group."""
+    dist = _distributed()
+    if dist is None or not dist.is_initialized():
+        return 0
+    try:
+        return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())
+    except (RuntimeError, AttributeError):
+        return 0
+
+
+def advertise(config: GangConfig, rank: int, local_rank: int) -> None:
+    """Sets what torchrun-style programs read, and the interface that the rendezvous address is reached by."""
+    host, port = split_address(config.rendezvous)
+    ranks = config.member.ranks
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(local_rank),
+        WORLD_SIZE=str(config.world_size),
+        LOCAL_WORLD_SIZE=str(ranks),
+        GROUP_RANK=str(config.node_rank),
+        MASTER_ADDR=host,
+        MASTER_PORT=str(port),
+    )
+    interface = interface_towards(host, port) if config.world_size > 1 else ""
+    if interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+        os.environ["NCCL_SOCKET_IFNAME"] = f"={interface}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits host:port, [v6]:port included; an empty one is this machine."""
+    host, _, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if host else ("127.0.0.1", 0)
+
+
+def interface_towards(host: str, port: int) -> str:
+    """Returns the name of the interface whose address this machine uses to reach ``host``; "" when unknown."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            local = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    if family == socket.AF_INET6:
+        return _interface_of_v6(local)
+    return next((name for _, name in socket.if_nameindex() if _v4_address(name) == local), "lo" if local[:4] == "127." else "")
+
+
+def _v4_address(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _interface_of_v6(local: str) -> str:
+    wanted = socket.inet_pton(socket.AF_INET6, local.partition("%")[0]).hex()
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        fields = line.split()
+        if fields[0] == wanted:
+            return fields[-1]
+    return ""
+
+
+def _store(config: GangConfig, rank: int, listen_fd: int) -> Any:
+    import torch.distributed as dist
+
+    if config.world_size == 1:
+        return dist.HashStore()
+    host, port = split_address(config.rendezvous)
+    seconds = config.function.limits.startup_timeout_s
+    timeout = timedelta(seconds=seconds) if seconds else _MAX_START
+    lead: dict[str, Any] = {"master_listen_fd": listen_fd} if rank == 0 and listen_fd >= 0 else {}
+    return dist.TCPStore(
+        host, port, config.world_size, is_master=rank == 0, timeout=timeout, wait_for_workers=False, **lead
+    )
+
+
+def _meet(device: str) -> None:
+    """One small all-reduce: every connection exists when it returns."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.zeros(1, device=device))
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def _distributed() -> Any:
+    import sys
+
+    return sys.modules.get("torch.distributed")

@@ -1,0 +1,141 @@
+"""What user code may change in its process and a later call must not notice: put back after each call.
+
+Working directory, umask, standard streams, signal handlers, soft limits, environment variables. The platform's own
+descriptors live at high numbers, where nothing that closes "all" descriptors up to the usual limit finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+HIGH_FD = 12_000
+_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_STACK, resource.RLIMIT_FSIZE, resource.RLIMIT_DATA)
+_SIGNALS = tuple(s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP) and int(s) < 32)
+
+
+def move_high(fd: int) -> int:
+    """Moves a descriptor above HIGH_FD, or as high as the hard limit allows, and returns its new number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = HIGH_FD
+    if hard != resource.RLIM_INFINITY and hard < HIGH_FD + 256:
+        lowest = max(64, hard - 128)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    os.close(fd)
+    return high
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Closes every descriptor that is not in ``kept``: what a fork inherited is none of the rank's business."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        fd = int(name)
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+@dataclass(slots=True)
+class ProcessState:
+    """A snapshot, and the way back to it. ``streams`` are the platform's copies of descriptors 0, 1 and 2."""
+
+    streams: tuple[int, int, int]
+    _identities: tuple[tuple[int, int], ...]
+    _objects: tuple[Any, Any, Any]
+    _cwd: str
+    _cwd_fd: int
+    _umask: int
+    _handlers: dict[signal.Signals, Any]
+    _limits: dict[int, tuple[int, int]]
+    _environ: dict[bytes, bytes]
+
+    @staticmethod
+    def take(streams: tuple[int, int, int]) -> ProcessState:
+        umask = os.umask(0o022)
+        os.umask(umask)
+        return ProcessState(
+            streams,
+            tuple(_identity(fd) for fd in streams),
+            (sys.stdin, sys.stdout, sys.stderr),
+            os.getcwd(),  # noqa: PTH109
+            move_high(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
+            umask,
+            {s: signal.getsignal(s) for s in _SIGNALS},
+            {which: resource.getrlimit(which) for which in _LIMITS},
+            dict(_raw_environ()),
+        )
+
+    def restore(self) -> None:
+        """Puts back whatever differs."""
+        flush_streams()
+        self._restore_streams()
+        if _cwd_or_none() != self._cwd:
+            os.fchdir(self._cwd_fd)
+        os.umask(self._umask)
+        for which, was in self._handlers.items():
+            if signal.getsignal(which) is not was and was is not None:
+                signal.signal(which, was)
+        for which, limits in self._limits.items():
+            if resource.getrlimit(which) != limits:
+                with contextlib.suppress(ValueError, OSError):
+                    resource.setrlimit(which, (limits[0], resource.getrlimit(which)[1]))
+        if _raw_environ() != self._environ:
+            _restore_environ(self._environ)
+
+    def _restore_streams(self) -> None:
+        for fd, (saved, identity) in enumerate(zip(self.streams, self._identities, strict=True)):
+            if _identity(fd) != identity:
+                os.dup2(saved, fd)
+        if (sys.stdin, sys.stdout, sys.stderr) != self._objects or any(o.closed for o in self._objects):
+            self._objects = tuple(o if not o.closed else open_stream(i) for i, o in enumerate(self._objects))  # pyright: ignore[reportAttributeAccessIssue]
+            sys.stdin, sys.stdout, sys.stderr = self._objects
+
+
+def open_stream(fd: int) -> Any:
+    """Returns a text stream over descriptor 0, 1 or 2 that writes lines at once and never owns it."""
+    if fd == 0:
+        return open(0, encoding="utf-8", errors="replace", closefd=False)
+    return open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def flush_streams() -> None:
+    """Writes out what sits in Python's buffers; a stream that the user broke is left alone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return (-1, -1)
+    return status.st_dev, status.st_ino
+
+
+def _cwd_or_none() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return None
+
+
+def _raw_environ() -> dict[bytes, bytes]:
+    return os.environ._data  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001  compared on every call
+
+
+def _restore_environ(was: dict[bytes, bytes]) -> None:
+    for name in [n for n in os.environb if n not in was]:
+        del os.environb[name]
+    for name, value in was.items():
+        if os.environb.get(name) != value:
+            os.environb[name] = value

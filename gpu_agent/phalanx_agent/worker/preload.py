@@ -1,0 +1,30 @@
+"""What a zygote imports before it forks: torch with CUDA untouched, and the modules that an environment asks for.
+
+No operation runs here: one parallel op before a fork makes ops in every child hang.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import os
+
+
+def threads() -> int:
+    """Returns how many threads this process has."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def preload(modules: tuple[str, ...], *, with_torch: bool) -> None:
+    """Imports torch where it is installed and wanted, then ``modules``. Raises whatever an import raises."""
+    if with_torch and importlib.util.find_spec("torch") is not None:
+        torch = importlib.import_module("torch")
+        torch.set_num_threads(1)
+        importlib.import_module("torch.distributed")
+        importlib.import_module("torch.distributed.distributed_c10d")
+    importlib.import_module("phalanx_agent.worker.main")
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
