@@ -18,6 +18,7 @@ from phalanx_control.state.model import Gang, Node
 
 SUSPECT_AFTER_MS = 6_000
 WRITE_OFF_MARGIN_MS = 8_000
+NEW_LEADER_SLACK_MS = 1_000
 EMPTY_NODE_GRACE_MS = 10_000
 _MARKED = frozenset({GpuState.QUARANTINED, GpuState.EXTERNAL, GpuState.DOWN})
 _SILENT = frozenset({NodeState.SUSPECT, NodeState.LOST})
@@ -102,6 +103,9 @@ def _gone_from(draft: Draft, gang: Gang, node_id: str, *, rebooted: bool) -> Non
 def silent(draft: Draft, silence: NodeSilent) -> None:
     """Judges a node that has not been heard: suspect, then gang by gang written off, then lost."""
     node = draft.state.nodes.get(silence.node_id)
+    if node is not None and node.state in _SILENT and _heard_by_this_leader(draft, silence):
+        _is_back(draft, silence.node_id)
+        return
     if node is None or node.state is NodeState.LOST:
         return
     if node.state is not NodeState.SUSPECT and silence.silent_ms >= SUSPECT_AFTER_MS:
@@ -113,6 +117,12 @@ def silent(draft: Draft, silence: NodeSilent) -> None:
         _change(draft, node, NodeState.LOST, why)
     for gang in over:
         _write_off(draft, gang, silence)
+
+
+def _heard_by_this_leader(draft: Draft, silence: NodeSilent) -> bool:
+    """A new leader counts silence from its own beginning; that alone does not mean that the node spoke."""
+    led_ms = draft.now.log_ms - draft.state.took_over_ms
+    return silence.silent_ms < SUSPECT_AFTER_MS and silence.silent_ms + NEW_LEADER_SLACK_MS <= led_ms
 
 
 def _may_write_off(draft: Draft, silence: NodeSilent, grace_ms: int) -> bool:

@@ -86,6 +86,10 @@ def _gpu_marked(state: State, event: events.GpuMarked, log_ms: int) -> State:
 
 def _gang_reserved(state: State, event: events.GangReserved, _: int) -> State:
     gang = event.gang
+    call = state.calls.get(gang.for_call)
+    if call is not None:
+        call = replace(call, made_gangs=(*call.made_gangs, gang.id))
+        state = replace(state, calls=state.calls.set(call.id, call))
     return replace(state, gangs=state.gangs.set(gang.id, gang), next_fence=max(state.next_fence, gang.fence + 1))
 
 
@@ -159,6 +163,7 @@ def _keep_or_forget(state: State, gang: Gang) -> State:
 def _meter_opened(state: State, event: events.MeterOpened, _: int) -> State:
     gang = state.gangs[event.gang_id]
     member = next(m.member for m in gang.members if m.member.node_id == event.node_id)
+    models = {gpu.uuid: gpu.model for gpu in state.nodes[event.node_id].info.gpus}
     line = LedgerLine(
         gang_id=gang.id,
         fence=gang.fence,
@@ -166,10 +171,16 @@ def _meter_opened(state: State, event: events.MeterOpened, _: int) -> State:
         function_id=gang.function_id,
         owner=gang.owner,
         for_call=gang.for_call,
+        gpus={uuid: models.get(uuid, "") for uuid in member.gpus},
         share=member.share,
         opened_wall_ms=event.wall_ms,
     )
-    return replace(state, ledger=state.ledger.set(f"{gang.id}/{event.node_id}", line))
+    nodes = tuple(sorted((*state.leases.get(gang.id, ()), event.node_id)))
+    return replace(
+        state,
+        ledger=state.ledger.set(f"{gang.id}/{event.node_id}", line),
+        leases=state.leases.set(gang.id, nodes),
+    )
 
 
 def _meter_counted(state: State, event: events.MeterCounted, _: int) -> State:

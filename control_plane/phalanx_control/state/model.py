@@ -100,6 +100,8 @@ class Call(Record, frozen=True):
     ended_wall_ms: int = 0
     busy_ms: int = 0
     placement: str = ""
+    made_gangs: tuple[str, ...] = ()
+    """Gangs that were started for it."""
 
 
 class MemberState(Record, frozen=True):
@@ -171,6 +173,8 @@ class LedgerLine(Record, frozen=True):
     for_call: str = ""
     counters: dict[str, int] = {}
     """``"<gpu uuid>/<phase>"`` → milliseconds."""
+    gpus: dict[str, str] = {}
+    """The leased GPUs: uuid → model, as the node described them when the lease began."""
     share: float = 1
     opened_wall_ms: int = 0
     closed_wall_ms: int = 0
@@ -217,6 +221,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By function id."""
     lines: Map[str, Tree] = Map()
     """Derived from ``queue``: function id → its QUEUED calls in order. Not in snapshots: made again from the calls."""
+    leases: Map[str, tuple[str, ...]] = Map()
+    """Derived from ``ledger``: gang id → nodes that it has lines of, sorted."""
     ended_line: Tree | None = None
     """Derived from ``ended``: terminal calls, the one that ended first leading."""
 
@@ -235,7 +241,7 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
-_DERIVED = frozenset({"lines", "ended_line"})
+_DERIVED = frozenset({"lines", "leases", "ended_line"})
 _MAPS: dict[str, type] = {
     "functions": Function,
     "apps": App,
@@ -257,6 +263,7 @@ def from_jsonable(data: dict[str, Any]) -> State:
     for name, kind in _MAPS.items():
         values[name] = Map(msgspec.convert(values.get(name, {}), dict[str, kind]))
     values["lines"] = _lines(values["calls"], values["queue"])
+    values["leases"] = _leases(values["ledger"])
     values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
 
@@ -267,3 +274,10 @@ def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Tree]:
         keys.setdefault(calls[call_id].function_id, []).append((submitted_ms, call_id))
     trees = {function_id: build(found) for function_id, found in keys.items()}
     return Map({function_id: tree for function_id, tree in trees.items() if tree is not None})
+
+
+def _leases(ledger: Map[str, LedgerLine]) -> Map[str, tuple[str, ...]]:
+    nodes: dict[str, tuple[str, ...]] = {}
+    for line in ledger.values():
+        nodes[line.gang_id] = tuple(sorted((*nodes.get(line.gang_id, ()), line.node_id)))
+    return Map(nodes)

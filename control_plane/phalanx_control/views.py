@@ -1,0 +1,172 @@
+"""Records of the state as users see them. Pure: state, agents' last reports and price book in, views out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from phalanx.core.messages import Body, ErrorInfo, GpuInfo
+from phalanx.core.states import CallState
+from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView, RankView
+from phalanx_control.lifecycle.facts import LiveFacts
+from phalanx_control.metering.book import PriceBook
+from phalanx_control.metering.cost import busy_ms, cost_of_call
+from phalanx_control.state import queries
+from phalanx_control.state.model import App, BodyRef, Call, FunctionStats, Gang, MemberState, Node, State
+
+
+def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None = None) -> CallView:
+    """Returns one call. Without a book its cost is left out. Inline results are not filled in: only their size is."""
+    spec = state.functions[call.function_id].spec
+    gang = _gang_of(state, call)
+    lead = facts.gangs.get((gang.id, gang.lead)) if gang is not None else None
+    return CallView(
+        call_id=call.id,
+        function_id=call.function_id,
+        function=queries.function_label(state, call.function_id),
+        workspace=call.owner.workspace,
+        user=call.owner.user,
+        state=call.state.value,
+        reason=call.reason,
+        phase=_phase(call, gang),
+        attempt=call.attempt,
+        fence=call.fence,
+        gang_id=gang.id if gang is not None else call.gang_id,
+        gpus=spec.resources.gpus,
+        world_size=spec.world_size,
+        direct=call.direct,
+        placement=call.placement or (gang.placement if gang is not None else ""),
+        submitted_ms=call.submitted_wall_ms,
+        started_ms=call.started_wall_ms,
+        ended_ms=call.ended_wall_ms,
+        busy_ms=busy_ms(state, call),
+        ready_ranks=sum(m.member.ranks for m in gang.members if m.ready) if gang is not None else 0,
+        step=lead.step if lead is not None and call.state is CallState.RUNNING else 0,
+        queue_position=queries.queue_position(state, call),
+        result=_body(call.result),
+        error=call.error or ErrorInfo(),
+        ranks=tuple(_ranks(state, gang)) if gang is not None else (),
+        cost=cost_of_call(state, call, book) if book is not None else CostView(),
+    )
+
+
+def _gang_of(state: State, call: Call) -> Gang | None:
+    """Returns the gang that runs a call, or the one that is made ready for it; none for a call that has ended."""
+    if call.state.terminal:
+        return None
+    if call.gang_id:
+        return state.gangs.get(call.gang_id)
+    starting = (g for g in queries.gangs_of(state, call.function_id, call.owner.workspace) if g.for_call == call.id)
+    return next((g for g in starting if g.state in queries.STARTING), None)
+
+
+def _phase(call: Call, gang: Gang | None) -> str:
+    """The gang's word while it comes up, the call's own otherwise."""
+    if call.state is CallState.QUEUED and gang is not None:
+        return gang.state.value
+    return call.state.value
+
+
+def _body(ref: BodyRef) -> Body:
+    return Body(blob=ref.blob, size=ref.size)
+
+
+def _ranks(state: State, gang: Gang) -> Iterator[RankView]:
+    for member in gang.members:
+        for local in range(member.member.ranks):
+            yield _rank(state, gang, member, local)
+
+
+def _rank(state: State, gang: Gang, member: MemberState, local: int) -> RankView:
+    gpus = member.member.gpus
+    gpu = gpus[local] if local < len(gpus) else ""
+    node = state.nodes.get(member.member.node_id)
+    info = next((g for g in node.info.gpus if g.uuid == gpu), None) if node is not None else None
+    return RankView(
+        rank=member.member.first_rank + local,
+        node_id=member.member.node_id,
+        gpu=gpu,
+        gpu_index=info.index if info is not None else 0,
+        pid=member.pids[local] if local < len(member.pids) else 0,
+        state=_member_state(gang, member),
+    )
+
+
+def _member_state(gang: Gang, member: MemberState) -> str:
+    if member.ended:
+        return "ended"
+    if gang.state in queries.STARTING and member.ready:
+        return "ready"
+    return gang.state.value
+
+
+def gang_view(state: State, gang: Gang, facts: LiveFacts) -> GangView:
+    """Returns one gang, with the lead's last word on its queue."""
+    lead = facts.gangs.get((gang.id, gang.lead))
+    return GangView(
+        gang_id=gang.id,
+        function_id=gang.function_id,
+        function=queries.function_label(state, gang.function_id),
+        state=gang.state.value,
+        workspace=gang.owner.workspace,
+        user=gang.owner.user,
+        world_size=gang.world_size,
+        nodes=tuple(m.member.node_id for m in gang.members),
+        gpus=tuple(gpu for m in gang.members for gpu in m.member.gpus),
+        calls=gang.calls,
+        depth=lead.depth if lead is not None else 0,
+        in_flight=lead.in_flight if lead is not None else 0,
+        idle_ms=lead.idle_ms if lead is not None else 0,
+        placement=gang.placement,
+        created_ms=gang.created_wall_ms,
+    )
+
+
+def node_view(state: State, node: Node, facts: LiveFacts) -> NodeView:
+    """Returns one node, with the state and the holder of each of its GPUs."""
+    info = node.info
+    return NodeView(
+        node_id=info.node_id,
+        hostname=info.hostname,
+        state=node.state.value,
+        pool=info.pool,
+        agent_version=info.agent_version,
+        data_address=info.data_address,
+        cpus=info.cpus,
+        memory_bytes=info.memory_bytes,
+        last_seen_ms=facts.last_seen_ms.get(info.node_id, 0),
+        gpus=_gpus(state, node),
+    )
+
+
+def _gpus(state: State, node: Node) -> tuple[GpuView, ...]:
+    holders: dict[str, Gang] = {}
+    for gang in queries.gangs_on(state, node.info.node_id):
+        member = queries.member_on(gang, node.info.node_id)
+        for gpu in member.member.gpus if member is not None else ():
+            holders.setdefault(gpu, gang)
+    ordered = sorted(node.info.gpus, key=lambda g: g.index)
+    return tuple(_gpu(state, node, gpu, holders.get(gpu.uuid)) for gpu in ordered)
+
+
+def _gpu(state: State, node: Node, gpu: GpuInfo, holder: Gang | None) -> GpuView:
+    now, reason = queries.gpu_state(node, gpu.uuid, holder)
+    info = replace(gpu, state=now, reason=reason)
+    if holder is None:
+        return GpuView(info=info)
+    label = queries.function_label(state, holder.function_id)
+    return GpuView(info=info, gang_id=holder.id, function=label, user=holder.owner.user)
+
+
+def function_view(state: State, app: App, name: str) -> FunctionView:
+    """Returns one deployed function. Raises KeyError for a name that the app does not have."""
+    function_id = app.functions[name]
+    stats = state.stats.get(function_id, FunctionStats())
+    return FunctionView(
+        app=app.name,
+        name=name,
+        version=app.version,
+        function_id=function_id,
+        deployed_ms=app.deployed_wall_ms,
+        calls=stats.logged + stats.direct_succeeded + stats.direct_failed,
+    )
