@@ -1,0 +1,45 @@
+"""gpuctl cancel: ends calls."""
+
+from __future__ import annotations
+
+import click
+
+from phalanx.cli.exits import Exit, exit_of_state
+from phalanx.cli.options import Command, Session
+from phalanx.core.states import CallState
+from phalanx.core.views import CallView
+
+
+def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
+    """Cancels each call; with ``wait`` returns when every rank is gone. A call that had ended stays as it is."""
+    screen = session.screen()
+    api = session.api()
+    code = Exit.OK
+    for text in calls:
+        call_id = api.full_id(text)
+        view = api.cancel(call_id)
+        if wait and not CallState(view.state).terminal:
+            view = _until_ended(list(api.watch(call_id)), view)
+        if screen.look.json:
+            screen.emit(view)
+        else:
+            screen.note(f"{screen.state(view.state)}  {call_id}  {view.function}")
+        if wait and view.state != CallState.CANCELLED:
+            code = exit_of_state(view.state)
+    return code
+
+
+def _until_ended(views: list[CallView], first: CallView) -> CallView:
+    return views[-1] if views else first
+
+
+command = Command(
+    "cancel",
+    callback=cancel,
+    help="End calls on all their ranks: SIGTERM, the function's grace, then SIGKILL. Cancelling twice is harmless.",
+    params=[
+        click.Argument(["calls"], nargs=-1, required=True, metavar="CALL…"),
+        click.Option(["--wait"], is_flag=True, help="Return when every rank is gone."),
+    ],
+    examples=("gpuctl cancel c-0d5t…", "gpuctl cancel --wait c-0d5t… c-7rk2…"),
+)

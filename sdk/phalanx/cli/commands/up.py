@@ -1,0 +1,39 @@
+"""gpuctl up: starts or joins the embedded cluster of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from phalanx.cli.options import Command, Session
+
+
+def up(session: Session) -> None:
+    """Starts or joins the embedded cluster, and prints its address and a link to its page."""
+    from phalanx.cli.api import Api
+    from phalanx.cli.target import of_connection
+    from phalanx.embedded import ensure
+
+    screen = session.screen()
+    screen.status("starting store, control plane and agent…")
+    connection = ensure(say=screen.detail)
+    screen.clear_status()
+    link = Api(of_connection(connection), timeout_s=session.timeout_s).login_link()
+    if screen.look.json:
+        answer = asdict(connection)
+        del answer["token"]
+        screen.emit({**answer, "login_link": link})
+        return
+    screen.note("started the embedded cluster" if connection.started else "the embedded cluster is running")
+    screen.data(f"address  {connection.address}")
+    screen.data(f"page     {link}")
+    if connection.simulated_gpus:
+        screen.note(f"there is no NVIDIA GPU here: its {connection.simulated_gpus} GPUs are simulated, ranks use gloo")
+    screen.note("the link signs you in once; `gpuctl open` makes another. It stops ten minutes after its last client")
+
+
+command = Command(
+    "up",
+    callback=up,
+    help="Start or join the embedded cluster of this machine: store, control plane and one agent, on loopback.",
+    examples=("gpuctl up", "gpuctl up --json"),
+)

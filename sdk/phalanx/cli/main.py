@@ -1,0 +1,142 @@
+"""gpuctl: where it starts. Commands are imported when they run; `--help` and `--version` import none of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from phalanx.cli.exits import Exit, exit_of
+from phalanx.cli.options import Session, common_options
+
+SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "This machine",
+        (
+            ("up", "Start or join the embedded cluster and print its address and page."),
+            ("down", "Stop the embedded cluster at once."),
+            ("status", "What the cluster is, and what it is doing."),
+            ("doctor", "What is missing on this machine, and how to fix it."),
+        ),
+    ),
+    (
+        "Functions and calls",
+        (
+            ("run", "Run a function of a file on a gang, and watch it."),
+            ("deploy", "Deploy the functions of a file, all at once."),
+            ("ps", "Calls that are alive, or all of them."),
+            ("logs", "What the ranks of a call wrote."),
+            ("cancel", "End a call on all its ranks."),
+        ),
+    ),
+    (
+        "Cluster",
+        (
+            ("nodes", "Nodes and their GPUs."),
+            ("cost", "What was used and what it costs, by call, function, user or phase."),
+            ("open", "A link that signs you in to the live page."),
+            ("token", "Create, list and revoke API tokens."),
+            ("config", "Where the settings come from."),
+        ),
+    ),
+)
+EXAMPLES = ("gpuctl up", "gpuctl run examples/hello_gang.py", "gpuctl logs c-0d5t… -f --rank 0")
+_NAMES = tuple(name for _, rows in SECTIONS for name, _ in rows)
+
+
+class Root(click.Group):
+    """The group of all commands, by name; the module of a command is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_NAMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _NAMES:
+            return None
+        return import_module(f"phalanx.cli.commands.{cmd_name}").command
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from phalanx.cli.helping import write_group_help
+
+        write_group_help(SECTIONS, EXAMPLES, self.options, ctx, formatter)
+
+    @property
+    def options(self) -> list[click.Option]:
+        return [p for p in self.params if isinstance(p, click.Option)]
+
+
+def _enter(**params: Any) -> None:
+    click.get_current_context().ensure_object(Session).take(params)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from phalanx.embedded.version import installed_version
+
+        click.echo(f"gpuctl {installed_version()}")
+        ctx.exit()
+
+
+root = Root(
+    "gpuctl",
+    help="Run functions on gangs of GPUs, and watch them.",
+    callback=_enter,
+    params=[
+        *common_options(),
+        click.Option(
+            ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="The version."
+        ),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main() -> None:
+    """The program: runs a command and ends with its exit code."""
+    session = Session()
+    try:
+        code = _run(session, sys.argv[1:])
+    except BrokenPipeError:
+        code = Exit.OK
+        _drop_output()
+    sys.exit(int(code))
+
+
+def _run(session: Session, argv: list[str]) -> int:
+    try:
+        result = root.main(argv, prog_name="gpuctl", standalone_mode=False, obj=session)
+        return result if isinstance(result, int) else Exit.OK
+    except click.UsageError as e:
+        _show_usage_error(e)
+        return Exit.USAGE
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except BrokenPipeError:
+        raise
+    except (click.Abort, KeyboardInterrupt) as e:
+        session.screen().problem(KeyboardInterrupt(*e.args))
+        return Exit.INTERRUPTED
+    except Exception as e:  # noqa: BLE001 (the process boundary: told in three lines, and the exit code says it)
+        session.screen().problem(e)
+        return exit_of(e)
+
+
+def _show_usage_error(error: click.UsageError) -> None:
+    path = error.ctx.command_path if error.ctx else "gpuctl"
+    click.echo(f"error[USAGE]: {error.format_message()}\nwhy: the command line is not complete or not right", err=True)
+    click.echo(f"try: {path} --help", err=True)
+
+
+def _drop_output() -> None:
+    """Whoever read the output has gone: nothing more is written, also not at the interpreter's end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Numbers and times as people read them. Pure."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+
+def duration(ms: int) -> str:
+    """Returns milliseconds as ``0.4 s``, ``12 s``, ``3m 04s``, ``2h 05m`` or ``4d 01h``."""
+    if ms < 10_000:
+        return f"{max(0, ms) / 1000:.1f} s"
+    if ms < 60_000:
+        return f"{ms // 1000} s"
+    if ms < 3_600_000:
+        return f"{ms // 60_000}m {ms // 1000 % 60:02}s"
+    if ms < 86_400_000:
+        return f"{ms // 3_600_000}h {ms // 60_000 % 60:02}m"
+    return f"{ms // 86_400_000}d {ms // 3_600_000 % 24:02}h"
+
+
+def ago(then_ms: int, now_ms: int) -> str:
+    """Returns how long ago a wall time was, ``-`` when it has not come yet."""
+    return f"{duration(max(0, now_ms - then_ms))} ago" if then_ms else "-"
+
+
+def size(count: float) -> str:
+    """Returns bytes in decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def money(amount: str, currency: str) -> str:
+    """Returns a decimal string rounded for display: two digits, or as many as a small amount needs."""
+    value = Decimal(amount or "0")
+    digits = 2 if value == 0 or abs(value) >= 1 else 4 if abs(value) >= Decimal("0.01") else 6
+    return f"{value:.{digits}f} {currency}"
+
+
+def gpu_seconds(ms: int) -> str:
+    """Returns GPU-milliseconds as GPU-seconds."""
+    return f"{ms / 1000:.1f} GPU-s"
+
+
+def ordinal(number: int) -> str:
+    """Returns 1st, 2nd, 3rd, 4th, 11th …"""
+    tail = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{tail}"
+
+
+def shorten(text: str, width: int) -> str:
+    """Cuts to ``width`` characters, saying so with an ellipsis."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
