@@ -156,7 +156,7 @@ class Decoder:
         try:
             known = Kind(kind)
             meta = json.loads(self._buffer[meta_at:body_at]) if meta_bytes else {}
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise FrameError(f"frame of kind {kind} does not parse: {e}") from e
         if not isinstance(meta, dict) or len(self._fds) < fd_count:
             raise FrameError(f"frame of kind {kind} lacks its meta object or its descriptors")
