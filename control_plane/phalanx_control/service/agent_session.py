@@ -8,7 +8,6 @@ saying it again would change nothing; what it could not make durable ends the se
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -17,7 +16,7 @@ from typing import Any
 
 from phalanx import wire
 from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, PhalanxError
-from phalanx.core.messages import Ack, CallFinished, FromAgent, Hello, ToAgent, Welcome
+from phalanx.core.messages import Ack, CallFinished, FromAgent, Hello, Report, ToAgent, Welcome
 from phalanx_control.blobs import BlobStore
 from phalanx_control.service.bodies import split_finished
 from phalanx_control.service.ports import ControllerPort
@@ -65,15 +64,17 @@ class AgentSession:
     async def run(self, hello: Hello, messages: AsyncIterator[agent_pb2.FromAgent]) -> AsyncIterator[ToAgent]:
         """Yields what the agent is told, until either side ends."""
         yield Welcome(ticket_key=self._tickets.key(self.node_id))
-        await self._controller.execute(AgentSaid(node_id=self.node_id, message=hello))
         self._controller.attach(self.node_id, self.send)
-        workers = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._acknowledge())]
-        for worker in workers:
-            worker.add_done_callback(self._ended)
+        workers: list[asyncio.Task[None]] = []
         try:
+            await self._controller.execute(AgentSaid(node_id=self.node_id, message=hello))
+            workers = [asyncio.create_task(self._read(messages)), asyncio.create_task(self._acknowledge())]
+            for worker in workers:
+                worker.add_done_callback(self._ended)
             async for message in self._outgoing():
                 yield message
         finally:
+            self._controller.detach(self.node_id, self.send)
             await self._stop(workers)
 
     async def _outgoing(self) -> AsyncIterator[ToAgent]:
@@ -93,6 +94,9 @@ class AgentSession:
             message = wire.unwrap_from_agent(envelope)
             if message is None or isinstance(message, Hello):
                 raise InvalidSpecError("a message that has no place here; a session begins with one Hello")
+            if isinstance(message, Report):
+                self._controller.note_report(self.node_id, message)
+                continue
             command, bodies = await self._command(message)
             task = asyncio.create_task(self._controller.execute(command, bodies))
             await self._pending.put((envelope.seq, message, task))
@@ -143,8 +147,7 @@ class AgentSession:
 class Sessions:
     """At most one session per node: a newer one ends the former."""
 
-    def __init__(self, controller: ControllerPort) -> None:
-        self._controller = controller
+    def __init__(self) -> None:
         self._by_node: dict[str, AgentSession] = {}
 
     @property
@@ -164,8 +167,6 @@ class Sessions:
         finally:
             if self._by_node.get(session.node_id) is session:
                 del self._by_node[session.node_id]
-                with contextlib.suppress(KeyError):
-                    self._controller.detach(session.node_id)
 
     def close_all(self, reason: str) -> None:
         """Ends every session, when this replica stops or no longer leads."""

@@ -1,13 +1,12 @@
 """Enrolment of agents: a join token and a certificate request become a node certificate; certificates are renewed.
 
-A join token is one-time and in the log, or the reusable one of this machine's join-token file. The names in the
+A join token is in the log: a one-time one, or the reusable one of this machine's join-token file. The names in the
 certificate come from the checked node id, never from the request.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 
 from phalanx.core.clock import Clock
@@ -25,21 +24,17 @@ _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
 class Enrolment:
     """Signs node certificates for whoever proves that it may have one."""
 
-    def __init__(
-        self, controller: ControllerPort, authority: Authority, clock: Clock, *, local_token: str, agents_address: str
-    ) -> None:
+    def __init__(self, controller: ControllerPort, authority: Authority, clock: Clock, *, agents_address: str) -> None:
         self._controller = controller
         self._authority = authority
         self._clock = clock
-        self._local_token = local_token
         self._agents_address = agents_address
 
     async def enrol(self, request: agent_pb2.CertificateRequest) -> agent_pb2.Certificate:
         """Answers the first request of an agent. Raises AuthError, or InvalidSpecError on names and requests."""
         certificate = self._sign(request)
-        if not self._is_local(request.join_token):
-            digest = hash_join_token(request.join_token)
-            await self._controller.execute(UseJoinToken(sha256=digest, node_id=request.node_id))
+        digest = hash_join_token(request.join_token)
+        await self._controller.execute(UseJoinToken(sha256=digest, node_id=request.node_id))
         return certificate
 
     def renew(self, request: agent_pb2.CertificateRequest) -> agent_pb2.Certificate:
@@ -54,9 +49,6 @@ class Enrolment:
         return agent_pb2.Certificate(
             certificate_pem=signed, ca_pem=self._authority.pem, agents_address=self._agents_address
         )
-
-    def _is_local(self, token: str) -> bool:
-        return bool(self._local_token) and hmac.compare_digest(token.encode(), self._local_token.encode())
 
 
 def hash_join_token(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import grpc
 import grpc.aio
@@ -46,13 +46,20 @@ class Forwarder(Protocol):
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Stands before all handlers of one gRPC server."""
+    """Stands before all handlers of one gRPC server, which is made before the controller: its port is its address."""
 
-    def __init__(self, controller: ControllerPort, forwarder: Forwarder, reach: BlobReach, clock: Clock) -> None:
+    _controller: ControllerPort
+    _forwarder: Forwarder
+    _reach: BlobReach
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def open(self, controller: ControllerPort, forwarder: Forwarder, reach: BlobReach) -> None:
+        """Says what stands behind the gate; before the server starts."""
         self._controller = controller
         self._forwarder = forwarder
         self._reach = reach
-        self._clock = clock
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
@@ -154,7 +161,7 @@ def _certified_name(context: Context) -> str:
 
 
 def _deadline_s(context: Context) -> float:
-    remaining: float | None = context.time_remaining()
+    remaining = cast("float | None", context.time_remaining())
     return DEFAULT_DEADLINE_S if remaining is None else min(MAX_DEADLINE_S, max(0.0, remaining))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from phalanx.core.messages import ToAgent
+from phalanx.core.messages import Report, ToAgent
 from phalanx_control.state.commands import Command
 from phalanx_control.state.events import Events
 from phalanx_control.state.model import State
@@ -24,7 +24,9 @@ class Leadership(Protocol):
     def leader_address(self) -> str: ...
 
     @property
-    def leader_id(self) -> str: ...
+    def leader_id(self) -> str:
+        """Under which this replica leads, or would."""
+        ...
 
 
 class ControllerPort(Leadership, Protocol):
@@ -40,15 +42,23 @@ class ControllerPort(Leadership, Protocol):
         """Decides, makes durable, and only then returns. Raises the PhalanxError of a refusal."""
         ...
 
-    def changes(self) -> AsyncIterator[tuple[State, Events, State]]: ...
+    def changes(self) -> AsyncIterator[tuple[State, Events, State]]:
+        """Yields ``(before, events, after)`` per durable batch; without events: some were missed, look afresh."""
+        ...
 
     async def wait_for_seq(self, seq: int) -> None: ...
 
-    def attach(self, node_id: str, send: Send) -> None:
-        """Sends this node everything that it must know, now and from now on, through ``send``."""
+    def note_report(self, node_id: str, report: Report) -> None:
+        """Keeps an agent's fast facts."""
         ...
 
-    def detach(self, node_id: str) -> None: ...
+    def attach(self, node_id: str, send: Send) -> None:
+        """From now on ``send`` reaches the node's agent; after a Hello it is told all that it should be doing."""
+        ...
+
+    def detach(self, node_id: str, send: Send) -> None:
+        """Forgets ``send``, unless a newer session has taken its place."""
+        ...
 
 
 class BodyReader(Protocol):

@@ -41,7 +41,7 @@ class Pictures(Protocol):
 
     def costs(self, state: State, workspace: str, group_by: str) -> tuple[CostView, ...]: ...
 
-    def depth(self, gang_id: str) -> int: ...
+    def depth(self, state: State, gang_id: str) -> int: ...
 
 
 class Queries:
@@ -117,7 +117,7 @@ class Queries:
 
     def depth(self, gang_id: str) -> int:
         """Returns how many calls wait at the gang, as last reported."""
-        return self._pictures.depth(gang_id)
+        return self._pictures.depth(self._state, gang_id)
 
     @property
     def _state(self) -> State:

@@ -16,6 +16,7 @@ from phalanx_control.service.caller import caller
 from phalanx_control.service.parts import Parts
 from phalanx_control.service.queries import require_call_id
 from phalanx_control.state.commands import Cancel, DeployApp, RegisterFunction, Submit
+from phalanx_control.state.queries import function_key
 from phalanx_proto.v1 import agent_pb2, common_pb2, control_pb2, control_pb2_grpc
 
 
@@ -56,7 +57,8 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         spec = wire.from_proto(FunctionSpec, request.function)
         await self._submit.check_code((spec,))
         await self._controller.execute(RegisterFunction(owner=caller().owner, spec=spec))
-        return control_pb2.RegisterFunctionResponse(function_id=spec.function_id)
+        function_id = function_key(self._controller.state, caller().owner.workspace, spec)
+        return control_pb2.RegisterFunctionResponse(function_id=function_id)
 
     async def DeployApp(self, request: control_pb2.DeployAppRequest, context: Any) -> control_pb2.DeployAppResponse:
         specs = tuple(wire.from_proto(FunctionSpec, each) for each in request.functions)

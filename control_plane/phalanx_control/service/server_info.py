@@ -35,7 +35,7 @@ class AboutServer:
             version=program_version(),
             cell=self.cell,
             role="leader" if self.controller.is_leader else "standby",
-            leader_id=self.controller.leader_id,
+            leader_id=self.controller.leader_id if self.controller.is_leader else self.controller.leader_address,
             epoch=state.epoch,
             log_seq=state.seq,
             page=self.page,
