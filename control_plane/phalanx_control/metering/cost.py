@@ -39,7 +39,7 @@ def _call_segments(state: State, call: Call, book: PriceBook) -> Iterator[Segmen
 
 
 def _lines_of(state: State, gang_id: str) -> Iterator[LedgerLine]:
-    return (state.ledger[f"{gang_id}/{node_id}"] for node_id in state.leases.get(gang_id, ()))
+    return (state.ledger[f"{gang_id}/{node_id}"] for node_id in state.lease_nodes.get(gang_id, ()))
 
 
 def _busy_segments(state: State, call: Call, line: LedgerLine, book: PriceBook) -> Iterator[Segment]:

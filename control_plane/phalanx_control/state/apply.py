@@ -175,11 +175,11 @@ def _meter_opened(state: State, event: events.MeterOpened, _: int) -> State:
         share=member.share,
         opened_wall_ms=event.wall_ms,
     )
-    nodes = tuple(sorted((*state.leases.get(gang.id, ()), event.node_id)))
+    nodes = tuple(sorted((*state.lease_nodes.get(gang.id, ()), event.node_id)))
     return replace(
         state,
         ledger=state.ledger.set(f"{gang.id}/{event.node_id}", line),
-        leases=state.leases.set(gang.id, nodes),
+        lease_nodes=state.lease_nodes.set(gang.id, nodes),
     )
 
 

@@ -221,7 +221,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By function id."""
     lines: Map[str, Tree] = Map()
     """Derived from ``queue``: function id → its QUEUED calls in order. Not in snapshots: made again from the calls."""
-    leases: Map[str, tuple[str, ...]] = Map()
+    lease_nodes: Map[str, tuple[str, ...]] = Map()
     """Derived from ``ledger``: gang id → nodes that it has lines of, sorted."""
     ended_line: Tree | None = None
     """Derived from ``ended``: terminal calls, the one that ended first leading."""
@@ -241,7 +241,7 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
-_DERIVED = frozenset({"lines", "leases", "ended_line"})
+_DERIVED = frozenset({"lines", "lease_nodes", "ended_line"})
 _MAPS: dict[str, type] = {
     "functions": Function,
     "apps": App,
@@ -263,7 +263,7 @@ def from_jsonable(data: dict[str, Any]) -> State:
     for name, kind in _MAPS.items():
         values[name] = Map(msgspec.convert(values.get(name, {}), dict[str, kind]))
     values["lines"] = _lines(values["calls"], values["queue"])
-    values["leases"] = _leases(values["ledger"])
+    values["lease_nodes"] = _lease_nodes(values["ledger"])
     values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
 
@@ -276,7 +276,7 @@ def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Tree]:
     return Map({function_id: tree for function_id, tree in trees.items() if tree is not None})
 
 
-def _leases(ledger: Map[str, LedgerLine]) -> Map[str, tuple[str, ...]]:
+def _lease_nodes(ledger: Map[str, LedgerLine]) -> Map[str, tuple[str, ...]]:
     nodes: dict[str, tuple[str, ...]] = {}
     for line in ledger.values():
         nodes[line.gang_id] = tuple(sorted((*nodes.get(line.gang_id, ()), line.node_id)))

@@ -1,0 +1,87 @@
+"""What must hold of every state that the pure core can reach; ids as in the list of invariants (I1 …)."""
+
+from __future__ import annotations
+
+import json
+
+from immutables import Map
+
+from phalanx.core.states import CallState, GangState
+from phalanx_control.state import events as ev
+from phalanx_control.state import ordered
+from phalanx_control.state.apply import apply_batch
+from phalanx_control.state.model import State, from_jsonable, to_jsonable
+from phalanx_control.state.queries import STARTING, WARM, leases_by_gpu
+
+Entry = tuple[int, int, ev.Events]
+"""Sequence number, log_ms, events."""
+WITH_GANG = (CallState.ASSIGNED, CallState.RUNNING, CallState.CANCELLING)
+
+
+def check_state(state: State) -> None:
+    """Asserts everything that can be seen in one still picture."""
+    check_indexes(state)
+    check_one_holder_per_gpu(state)
+    check_all_or_nothing(state)
+    check_calls_and_gangs_agree(state)
+
+
+def check_indexes(state: State) -> None:
+    queued = {c.id: c.submitted_ms for c in state.calls.values() if c.state is CallState.QUEUED}
+    assert dict(state.queue) == queued
+    assert dict(state.ended) == {c.id: c.ended_ms for c in state.calls.values() if c.state.terminal}
+    by_function: dict[str, list[ordered.Key]] = {}
+    for call_id, ms in queued.items():
+        by_function.setdefault(state.calls[call_id].function_id, []).append((ms, call_id))
+    assert state.lines == Map({f: ordered.build(keys) for f, keys in by_function.items()})
+    assert list(ordered.in_order(state.ended_line)) == sorted((ms, c) for c, ms in state.ended.items())
+
+
+def check_one_holder_per_gpu(state: State) -> None:
+    """I4: one whole lease, or fractions of one tenant that add up to one at most."""
+    for key, held in leases_by_gpu(state).items():
+        assert sum(lease.share for lease in held) <= 1 + 1e-9, key
+        assert len(held) == 1 or len({lease.workspace for lease in held}) == 1, key
+
+
+def check_all_or_nothing(state: State) -> None:
+    """I6: nobody is started before all are prepared, nobody used before all are ready."""
+    fences = [g.fence for g in state.gangs.values()]
+    assert len(set(fences)) == len(fences)
+    for gang in state.gangs.values():
+        if gang.state in (GangState.STARTING, *WARM):
+            assert all(m.prepared for m in gang.members), gang.id
+        if gang.state in WARM:
+            assert all(m.ready and not m.ended for m in gang.members), gang.id
+        if gang.state in STARTING:
+            assert not gang.calls, gang.id
+        assert gang.fence < state.next_fence
+
+
+def check_calls_and_gangs_agree(state: State) -> None:
+    """I3: a call that holds a fence is with exactly one gang."""
+    holders: dict[str, str] = {}
+    for gang in state.gangs.values():
+        for call_id in gang.calls:
+            assert call_id not in holders, call_id
+            holders[call_id] = gang.id
+    running = {c.id: c.gang_id for c in state.calls.values() if c.state in WITH_GANG}
+    assert running == holders
+
+
+def check_history(history: list[Entry], state: State) -> None:
+    """I22, with each batch repeated and through both encodings; I3: fences of a call rise."""
+    folded = State()
+    fences: dict[str, int] = {}
+    for seq, log_ms, batch in history:
+        decoded = ev.decode(ev.encode(batch))
+        assert decoded == batch
+        for _ in range(2):
+            if seq > folded.seq:
+                folded = apply_batch(folded, seq=seq, log_ms=log_ms, events=decoded)
+        for event in batch:
+            if isinstance(event, ev.CallAssigned):
+                assert event.fence > fences.get(event.call_id, 0)
+                fences[event.call_id] = event.fence
+    assert folded == state
+    assert from_jsonable(json.loads(json.dumps(to_jsonable(state)))) == state
