@@ -1,0 +1,104 @@
+"""The process's one connection to a cluster: found when first needed, remembered, renewed after a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx import config, context
+from phalanx.core.errors import ConnectionFailedError
+
+if TYPE_CHECKING:
+    from phalanx.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a control plane is and what opens it. An empty ``ca_path`` means the system's certificates."""
+
+    address: str
+    token: str
+    ca_path: str
+    embedded: bool = False
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.address.rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise ConnectionFailedError(
+                f"address {self.address!r} is not host:port", hint="set PHALANX_ADDRESS, as cluster.example:7443"
+            )
+
+    def read_ca(self) -> bytes | None:
+        """Returns the CA's PEM text. Raises ConnectionFailedError when the file cannot be read."""
+        if not self.ca_path:
+            return None
+        try:
+            return Path(self.ca_path).read_bytes()
+        except OSError as e:
+            raise ConnectionFailedError(f"the CA file cannot be read: {e}", hint="set PHALANX_CA") from e
+
+
+class _Process:
+    """What this process is connected to. Held here because `.remote()` has no other place to find it."""
+
+    lock = threading.Lock()
+    client: Client | None = None
+    pid = 0
+
+
+def find(flags: Mapping[str, str | None] | None = None) -> Connection:
+    """Returns the configured connection; starts or joins the embedded cluster when nothing is configured."""
+    settings = config.resolve(flags)
+    if not settings.embedded:
+        return Connection(settings.address.text, settings.token.text, settings.ca.text)
+    if context.current().call_id:
+        raise ConnectionFailedError(
+            "a function inside a gang called another one, and this gang was given no cluster address",
+            hint="pass PHALANX_ADDRESS, PHALANX_TOKEN and PHALANX_CA with env(vars={...})",
+        )
+    from phalanx import embedded
+
+    started = embedded.ensure()
+    return Connection(started.address, started.token, started.ca_path, embedded=True)
+
+
+def connect() -> Client:
+    """Returns this process's client, made at the first call; a forked child makes its own."""
+    client = _Process.client
+    if client is not None and _Process.pid == os.getpid():
+        return client
+    if _Process.pid != os.getpid():
+        _Process.lock = threading.Lock()
+    with _Process.lock:
+        if _Process.client is None or _Process.pid != os.getpid():
+            _Process.client = _open()
+            _Process.pid = os.getpid()
+        return _Process.client
+
+
+def use(connection: Connection) -> Client:
+    """Makes ``connection`` the one of this process, for the CLI's flags and for tests."""
+    from phalanx.client import Client
+
+    disconnect()
+    _Process.client = Client(connection)
+    _Process.pid = os.getpid()
+    return _Process.client
+
+
+def disconnect() -> None:
+    """Closes this process's client; the next call finds a connection again."""
+    client, _Process.client = _Process.client, None
+    if client is not None and _Process.pid == os.getpid():
+        client.close()
+
+
+def _open() -> Client:
+    from phalanx.client import Client
+
+    connection = find()
+    return Client(connection, renew=find if connection.embedded else None)

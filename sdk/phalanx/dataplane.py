@@ -1,0 +1,399 @@
+"""Direct calls to one gang: frames over one connection, many ids in flight.
+
+Whoever waits also reads: the first waiting thread reads for all (leader), the others wait to be told or to take over
+(followers), so a plain blocking call passes through no other thread. Only when somebody wants to be called back
+(asyncio, `map(order=False)`) does a thread of this connection read. Losing the connection ends every waiting call
+with `lost`; what then happened to it is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.core.clock import Clock, SystemClock
+from phalanx.core.errors import AuthError, ConnectionFailedError
+from phalanx.core.frames import CHUNK_BYTES, MORE, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx.core.serialization import Packed
+from phalanx.core.views import GangAddress
+from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
+from phalanx.streams import CONNECT_TIMEOUT_S, Part, Stream, open_stream
+
+ACK_AT_ONCE_BYTES = 64 * 1024
+ACK_AT_ONCE_MS = 150
+_MAX_OWED = 128
+_COALESCE_BYTES = 256 * 1024
+_OUTCOMES = (Kind.RESULT, Kind.FAILURE, Kind.BUSY, Kind.UNKNOWN)
+
+Callback = Callable[["Pending"], None]
+
+
+class Pending:
+    """One call that waits for its outcome. ``done`` and then either ``frame``, or ``lost``: the connection ended."""
+
+    __slots__ = ("callback", "done", "event", "frame", "id", "lost", "sent", "slot", "started", "started_ms")
+
+    def __init__(self, raw_id: bytes, started_ms: int) -> None:
+        self.id = raw_id
+        self.started_ms = started_ms
+        self.done = False
+        self.frame: Frame | None = None
+        self.lost = False
+        self.sent = False
+        """The whole CALL or ASK has left: the agent may act on it."""
+        self.started = False
+        self.slot = 0
+        self.event: threading.Event | None = None
+        self.callback: Callback | None = None
+
+
+class GangConnection:
+    """Thread-safe. Opens in the constructor; raises ConnectionFailedError, or AuthError when the ticket is refused."""
+
+    def __init__(self, address: GangAddress, *, client: str, pool: MemfdPool, clock: Clock | None = None) -> None:
+        self.gang_id = address.gang_id
+        self.pid = os.getpid()
+        self.window = 1
+        self.open = True
+        self._clock = clock or SystemClock()
+        self._pool = pool
+        self._stream: Stream = open_stream(
+            unix_path=address.unix_path, data_address=address.data_address, fingerprint=address.fingerprint
+        )
+        self._decoder = Decoder()
+        self._partial: dict[bytes, bytearray] = {}
+        self._pending: dict[bytes, Pending] = {}
+        self._waiters: dict[bytes, Pending] = {}
+        self._reading = threading.Lock()
+        self._sending = threading.Lock()
+        self._state = threading.Lock()
+        self._owed: deque[bytes] = deque()
+        """Encoded ACK and RELEASE frames that ride along with the next one."""
+        self._buffer: list[Part] = []
+        self._buffered: list[Pending] = []
+        self._buffer_bytes = 0
+        self._callbacks = 0
+        self._pump: threading.Thread | None = None
+        self._greet(address.ticket, client)
+
+    # ---- sending ----
+
+    def call(self, raw_id: bytes, packed: Packed, *, timeout_ms: int = 0, flush: bool = True) -> Pending:
+        """Sends a call. With ``flush`` False it may wait in the buffer for `flush` or for more to send along."""
+        pending = Pending(raw_id, self._clock.monotonic_ms())
+        meta: dict[str, Any] = {"timeout_ms": timeout_ms, "attempt": 1}
+        self._add(pending)
+        if packed.nbytes >= MEMFD_FROM_BYTES:
+            self._send_large(pending, meta, packed)
+            return pending
+        frame = Frame(Kind.CALL, raw_id, meta, b"")
+        head = _head(frame, packed.nbytes)
+        with self._sending:
+            self._buffer += (head, *packed.parts)
+            self._buffered.append(pending)
+            self._buffer_bytes += len(head) + packed.nbytes
+            if flush or self._buffer_bytes > _COALESCE_BYTES:
+                self._flush()
+        return pending
+
+    def ask(self, raw_id: bytes) -> Pending:
+        """Asks what became of a call."""
+        pending = Pending(raw_id, self._clock.monotonic_ms())
+        self._add(pending)
+        with self._sending:
+            self._buffer.append(encode_head(Frame(Kind.ASK, raw_id)))
+            self._buffered.append(pending)
+            self._flush()
+        return pending
+
+    def cancel(self, raw_id: bytes, *, reason: str = "cancelled") -> None:
+        """Asks the agent to end a call; its outcome still comes."""
+        with self._sending:
+            self._buffer.append(encode_head(Frame(Kind.CANCEL, raw_id, {"reason": reason})))
+            self._flush()
+
+    def flush(self) -> None:
+        with self._sending:
+            self._flush()
+
+    # ---- waiting ----
+
+    def wait(self, pending: Pending, *, until_ms: int | None = None) -> bool:
+        """Returns True when ``pending`` is done, False when ``until_ms`` (monotonic) came first."""
+        if self._buffer:
+            self.flush()
+        if not pending.done and self._reading.acquire(blocking=False):
+            self._lead(pending, until_ms)
+        while not pending.done:
+            if until_ms is not None and self._clock.monotonic_ms() >= until_ms:
+                return False
+            self._follow(pending, until_ms)
+        return True
+
+    def when_done(self, pending: Pending, callback: Callback) -> None:
+        """Calls ``callback`` once, on some thread, when ``pending`` is done; at once when it already is."""
+        with self._state:
+            if not pending.done:
+                pending.callback = callback
+                self._callbacks += 1
+                if self._pump is None:
+                    self._pump = threading.Thread(target=self._pump_callbacks, name="phalanx-pump", daemon=True)
+                    self._pump.start()
+                return
+        callback(pending)
+
+    def forget(self, pending: Pending) -> None:
+        """Nobody waits for ``pending`` any more; its outcome is acknowledged unseen."""
+        with self._state:
+            if pending.callback is not None:
+                pending.callback = None
+                self._callbacks -= 1
+
+    def close(self) -> None:
+        """Ends the connection; calls that wait are lost."""
+        self.open = False
+        self._stream.close()
+        self._lose_all()
+
+    # ---- inside: sending ----
+
+    def _greet(self, ticket: str, client: str) -> None:
+        try:
+            self._stream.send([encode_head(Frame(Kind.HELLO, meta={"ticket": ticket, "client": client}))])
+            answer = self._first_frame()
+        except (OSError, FrameError) as e:
+            self._stream.close()
+            raise ConnectionFailedError(f"the gang's agent did not answer: {e}") from e
+        if answer.kind is not Kind.WELCOME:
+            self._stream.close()
+            raise AuthError(f"the agent refused the ticket: {answer.meta.get('error', answer.kind.name)}")
+        self.window = max(1, int(answer.meta.get("window") or 1))
+
+    def _first_frame(self) -> Frame:
+        while True:
+            if not self._stream.wait_readable(CONNECT_TIMEOUT_S):
+                raise OSError(f"no answer within {CONNECT_TIMEOUT_S:.0f} s")
+            data, fds = self._stream.receive()
+            if not data:
+                raise OSError("it closed the connection")
+            self._decoder.feed(data)
+            self._decoder.feed_fds(fds)
+            frames = self._decoder.frames()
+            if frames:
+                return frames[0]
+
+    def _add(self, pending: Pending) -> None:
+        with self._state:
+            self._pending[pending.id] = pending
+        if not self.open:
+            self._complete(pending, None)
+
+    def _flush(self) -> None:
+        """Sends what is buffered and owed, as one write. Called with the sending lock held."""
+        parts: list[Part] = []
+        while self._owed:
+            parts.append(self._owed.popleft())
+        parts += self._buffer
+        buffered, self._buffered, self._buffer, self._buffer_bytes = self._buffered, [], [], 0
+        if parts and self._write(parts):
+            for pending in buffered:
+                pending.sent = True
+
+    def _write(self, parts: list[Part], fds: tuple[int, ...] = ()) -> bool:
+        try:
+            self._stream.send(parts, fds)
+        except (OSError, ValueError):
+            self.close()
+            return False
+        return True
+
+    def _send_large(self, pending: Pending, meta: dict[str, Any], packed: Packed) -> None:
+        slot = self._pool.put(packed) if self._stream.passes_fds else None
+        if slot is None:
+            self._send_chunks(pending, meta, packed)
+            return
+        pending.slot = slot.number
+        meta["fds"] = [{"size": packed.nbytes, "slot": slot.number}]
+        frame = Frame(Kind.CALL, pending.id, meta, fds=[slot.fd])
+        with self._sending:
+            self._flush()
+            pending.sent = self._write([encode_head(frame)], (slot.fd,))
+
+    def _send_chunks(self, pending: Pending, meta: dict[str, Any], packed: Packed) -> None:
+        """Other frames may go in between: nobody waits behind a large body."""
+        whole = memoryview(packed.tobytes())
+        for at in range(0, len(whole), CHUNK_BYTES):
+            last = at + CHUNK_BYTES >= len(whole)
+            chunk = whole[at : at + CHUNK_BYTES]
+            frame = Frame(Kind.CALL, pending.id, meta if last else {}, chunk, 0 if last else MORE)
+            with self._sending:
+                self._flush()
+                if not self._write([encode_head(frame), chunk]):
+                    return
+        pending.sent = True
+
+    # ---- inside: reading ----
+
+    def _lead(self, pending: Pending, until_ms: int | None) -> None:
+        try:
+            while not pending.done:
+                if until_ms is not None and not self._readable_until(until_ms):
+                    return
+                self._read_once()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._reading.release()
+            if self._waiters:
+                self._promote()
+
+    def _readable_until(self, until_ms: int) -> bool:
+        left_ms = until_ms - self._clock.monotonic_ms()
+        return left_ms > 0 and self._stream.wait_readable(left_ms / 1000)
+
+    def _follow(self, pending: Pending, until_ms: int | None) -> None:
+        event = threading.Event()
+        with self._state:
+            if pending.done:
+                return
+            pending.event = event
+            self._waiters[pending.id] = pending
+        try:
+            if self._reading.acquire(blocking=False):
+                self._lead(pending, until_ms)
+                return
+            event.wait(None if until_ms is None else max(0, until_ms - self._clock.monotonic_ms()) / 1000)
+        finally:
+            with self._state:
+                self._waiters.pop(pending.id, None)
+                pending.event = None
+
+    def _promote(self) -> None:
+        with self._state:
+            for waiter in self._waiters.values():
+                if waiter.event is not None:
+                    waiter.event.set()
+                    return
+
+    def _pump_callbacks(self) -> None:
+        while True:
+            with self._state:
+                if self._callbacks == 0 or not self.open:
+                    self._pump = None
+                    break
+            with self._reading:
+                if self._callbacks and self.open:
+                    self._read_once()
+        if self._waiters:
+            self._promote()
+
+    def _read_once(self) -> None:
+        """Receives once and hands out what came. Called with the reading lock held; a lost connection ends all."""
+        try:
+            data, fds = self._stream.receive()
+            if data:
+                self._decoder.feed(data)
+                if fds:
+                    self._decoder.feed_fds(fds)
+                for frame in self._decoder.frames():
+                    self._deliver(frame)
+                return
+        except (OSError, ValueError):
+            data = b""
+        self.close()
+
+    def _deliver(self, frame: Frame) -> None:
+        if frame.flags & MORE or frame.id in self._partial:
+            body = self._partial.setdefault(frame.id, bytearray())
+            body += frame.body
+            if frame.flags & MORE:
+                return
+            frame.body = self._partial.pop(frame.id)
+        pending = self._pending.get(frame.id)
+        if frame.kind in _OUTCOMES:
+            if pending is not None:
+                self._complete(pending, frame)
+            elif frame.kind in (Kind.RESULT, Kind.FAILURE):
+                _close_all(frame.fds)
+                self._owe(Frame(Kind.ACK, frame.id))
+        elif frame.kind is Kind.STARTED and pending is not None:
+            pending.started = True
+        elif frame.kind is Kind.PING:
+            self._owe(Frame(Kind.PONG), at_once=True)
+
+    def _complete(self, pending: Pending, frame: Frame | None) -> None:
+        if frame is not None:
+            self._settle(pending, frame)
+        with self._state:
+            self._pending.pop(pending.id, None)
+            if pending.done:
+                return
+            pending.frame = frame
+            pending.lost = frame is None
+            pending.done = True
+            callback, pending.callback = pending.callback, None
+            if callback is not None:
+                self._callbacks -= 1
+            if pending.event is not None:
+                pending.event.set()
+        if callback is not None:
+            callback(pending)
+
+    def _settle(self, pending: Pending, frame: Frame) -> None:
+        """Gives memory back, maps the result's, and acknowledges what needs it."""
+        if pending.slot:
+            self._pool.settle(pending.slot, frame.meta.get("released") or ())
+        large = bool(frame.fds) or len(frame.body) > ACK_AT_ONCE_BYTES
+        if frame.fds:
+            self._map_body(frame)
+        if frame.kind in (Kind.RESULT, Kind.FAILURE):
+            took_ms = self._clock.monotonic_ms() - pending.started_ms
+            self._owe(Frame(Kind.ACK, frame.id), at_once=large or took_ms >= ACK_AT_ONCE_MS)
+
+    def _map_body(self, frame: Frame) -> None:
+        described = frame.meta.get("fds") or []
+        sizes = [int(d["size"]) for d in described]
+        slots = [int(d["slot"]) for d in described if int(d.get("slot", -1)) >= 0]
+        release = encode_head(Frame(Kind.RELEASE, frame.id, {"slots": slots})) if slots else b""
+        owed = self._owed
+
+        def freed() -> None:
+            if release:
+                owed.append(release)
+
+        views = [map_private(fd, size, freed) for fd, size in zip(frame.fds, sizes, strict=True)]
+        frame.fds = []
+        frame.body = views[0] if len(views) == 1 else bytearray().join(views)
+
+    def _owe(self, frame: Frame, *, at_once: bool = False) -> None:
+        self._owed.append(encode_head(frame))
+        if (at_once or len(self._owed) > _MAX_OWED) and self._sending.acquire(blocking=False):
+            try:
+                self._flush()
+            finally:
+                self._sending.release()
+
+    def _lose_all(self) -> None:
+        _close_all(self._decoder.take_fds())
+        for pending in list(self._pending.values()):
+            if pending.slot:
+                self._pool.settle(pending.slot, ())
+            self._complete(pending, None)
+
+
+def _head(frame: Frame, body_bytes: int) -> bytes:
+    """The header of a frame whose body follows in pieces."""
+    head = bytearray(encode_head(frame))
+    head[8:16] = body_bytes.to_bytes(8, "big")
+    return bytes(head)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

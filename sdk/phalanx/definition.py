@@ -1,0 +1,230 @@
+"""What a handle stands for: a decorated function, a deployed name, or an id; and how each becomes a target.
+
+A target is what calls are sent to. A decorated function becomes one by uploading what the cluster lacks of its code
+and registering it; equal code is uploaded once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from phalanx import context
+from phalanx.core.clock import SystemClock
+from phalanx.core.errors import ConnectionFailedError, SerializationError
+from phalanx.core.spec import CodeRef, FunctionSpec
+from phalanx.loader import Bundle, bundle_for, dump_callable, python_version
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from phalanx.client import Client
+
+RESOLVE_AGAIN_MS = 2000
+"""A deployed name is looked up again after this long, so that a new version is soon in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A registered function. ``returns`` is "rank0" or "all", "" where it is not known here."""
+
+    function_id: str
+    name: str
+    returns: str = ""
+    direct: bool = True
+    """False where only the control plane may run it, because it counts retries."""
+
+
+class Definition(Protocol):
+    """``name`` is for messages."""
+
+    @property
+    def name(self) -> str: ...
+
+    def target(self, client: Client) -> Target:
+        """Returns where calls go, registering first what is not registered. May do I/O."""
+        ...
+
+    def ready(self, client: Client) -> Target | None:
+        """Returns the target where that needs no I/O."""
+        ...
+
+
+class Decorated:
+    """A function of this process."""
+
+    def __init__(self, func: Callable[..., Any], spec: FunctionSpec, owner: object) -> None:
+        self.func = func
+        self.spec = spec
+        self._owner = owner
+        self._lock = threading.RLock()
+        self._client: Client | None = None
+        self._data = b""
+        self._target: Target | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def target(self, client: Client) -> Target:
+        found = self.ready(client)
+        if found is not None:
+            return found
+        with self._lock:
+            spec, blobs = self.code()
+            data = blobs[spec.code.callable_blob]
+            if self._target is None or self._client is not client or data != self._data:
+                client.put_missing(blobs)
+                self._target = target_of(client.register(spec), spec)
+                self._client, self._data = client, data
+            return self._target
+
+    def ready(self, client: Client) -> Target | None:
+        """In a notebook names may be bound anew at any time, so there the code is looked at before every call."""
+        return self._target if self._client is client and not _is_interactive() else None
+
+    def code(self) -> tuple[FunctionSpec, dict[str, bytes]]:
+        """Returns the spec with its code, and the blobs that it names. Raises SerializationError."""
+        with _dumping(self):
+            data = dump_callable(self.func, owner=self._owner)
+        bundle = _Bundles.of(self.func)
+        name = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        code = CodeRef(callable_blob=name, bundle_blob=bundle.blob, bundle_roots=bundle.roots, python=python_version())
+        blobs = {name: data, bundle.blob: bundle.data} if bundle.data else {name: data}
+        return replace(self.spec, code=code), blobs
+
+
+class Deployed:
+    """``app/name``, whichever version is deployed."""
+
+    def __init__(self, app: str, function: str) -> None:
+        self.app = app
+        self.function = function
+        self._clock = SystemClock()
+        self._known: tuple[Client, Target, int] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.app}/{self.function}"
+
+    def target(self, client: Client) -> Target:
+        found = self.ready(client)
+        if found is None:
+            view, spec = client.resolve(self.app, self.function)
+            found = target_of(view.function_id, spec)
+            self._known = (client, found, self._clock.monotonic_ms())
+        return found
+
+    def ready(self, client: Client) -> Target | None:
+        known = self._known
+        if known is None or known[0] is not client:
+            return None
+        return known[1] if self._clock.monotonic_ms() - known[2] < RESOLVE_AGAIN_MS else None
+
+
+class ById:
+    """A handle that came in a closure or an argument."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @property
+    def name(self) -> str:
+        return self._target.name
+
+    def target(self, client: Client) -> Target:
+        del client
+        return self._target
+
+    def ready(self, client: Client) -> Target | None:
+        return self.target(client)
+
+
+class Own:
+    """A function's handle inside that very function, in a gang: its id is that of the running call."""
+
+    def __init__(self, name: str, returns: str) -> None:
+        self.name = name
+        self._returns = returns
+        self._target: Target | None = None
+
+    def target(self, client: Client) -> Target:
+        if self._target is None:
+            call_id = context.current().call_id
+            if not call_id:
+                raise ConnectionFailedError(f"{self.name} is not running in a gang, so its id is not known here")
+            self._target = Target(client.get_call(call_id).function_id, self.name, self._returns)
+        return self._target
+
+    def ready(self, client: Client) -> Target | None:
+        del client
+        return self._target
+
+
+def target_of(function_id: str, spec: FunctionSpec) -> Target:
+    return Target(function_id, spec.name, spec.returns, direct=spec.limits.retries == 0)
+
+
+def being_dumped(definition: Definition) -> bool:
+    """True inside the pickling of ``definition`` itself.
+
+    Raises SerializationError when another one's pickling, started by this one's, has come back to it.
+    """
+    stack = _DUMPING.stack
+    if definition not in stack:
+        return False
+    if stack[-1] is not definition:
+        names = ", ".join(d.name for d in stack)
+        raise SerializationError(
+            f"these functions refer to each other: {names}",
+            hint="put them into a module of their own, or deploy them and use Function.from_name",
+        )
+    return True
+
+
+class _Dumping(threading.local):
+    """The definitions whose pickling is under way on this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.stack: list[Definition] = []
+
+
+_DUMPING = _Dumping()
+
+
+@contextmanager
+def _dumping(definition: Definition) -> Generator[None]:
+    stack = _DUMPING.stack
+    stack.append(definition)
+    try:
+        yield
+    finally:
+        stack.pop()
+
+
+class _Bundles:
+    """The last bundle, kept for the other functions of the same program."""
+
+    lock = threading.Lock()
+    key: tuple[object, ...] = ()
+    bundle = Bundle(b"", ())
+
+    @classmethod
+    def of(cls, func: Callable[..., Any]) -> Bundle:
+        """A program that was changed on disk since its start still ships what it was when first asked for."""
+        second = SystemClock().monotonic_ms() // 1000 if _is_interactive() else 0
+        key = (getattr(func, "__module__", ""), len(sys.modules), second)
+        with cls.lock:
+            if key != cls.key:
+                cls.bundle = bundle_for(func)
+                cls.key = key
+            return cls.bundle
+
+
+def _is_interactive() -> bool:
+    return not hasattr(sys.modules.get("__main__"), "__file__")

@@ -1,0 +1,192 @@
+"""Byte streams to an agent: a Unix socket that carries descriptors, or TLS to one pinned certificate.
+
+Any thread may send; one thread at a time receives. Knows nothing of frames' meaning.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import hashlib
+import hmac
+import os
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from phalanx.core.errors import ConnectionFailedError
+
+CONNECT_TIMEOUT_S = 5.0
+_READ_BYTES = 256 * 1024
+_MAX_FDS = 16
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_MAX_FDS * 4)
+_MAX_PARTS = 64
+
+Part = bytes | bytearray | memoryview
+
+
+class Stream(Protocol):
+    """``send`` is whole or raises OSError; ``receive`` returns b"" at the end of the stream."""
+
+    passes_fds: bool
+
+    def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None: ...
+
+    def receive(self) -> tuple[bytes, list[int]]: ...
+
+    def wait_readable(self, timeout_s: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class UnixStream:
+    """Blocking; the kernel keeps the two directions apart, so sender and receiver need no lock between them."""
+
+    passes_fds = True
+
+    def __init__(self, path: str) -> None:
+        """Connects. Raises OSError."""
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._sock.settimeout(CONNECT_TIMEOUT_S)
+            self._sock.connect(path)
+            self._sock.settimeout(None)
+        except OSError:
+            self._sock.close()
+            raise
+
+    def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
+        todo = [p for p in parts if len(p)]
+        while todo:
+            batch = todo[:_MAX_PARTS]
+            sent = socket.send_fds(self._sock, batch, list(fds)) if fds else self._sock.sendmsg(batch)
+            fds = ()
+            todo = _rest(todo, sent)
+
+    def receive(self) -> tuple[bytes, list[int]]:
+        data, ancillary, _flags, _address = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        return (data, _fds_of(ancillary)) if ancillary else (data, [])
+
+    def wait_readable(self, timeout_s: float) -> bool:
+        return _poll(self._sock, select.POLLIN, timeout_s)
+
+    def close(self) -> None:
+        _close(self._sock)
+
+
+class TlsStream:
+    """One lock around both directions: OpenSSL allows one thread at a time in a session."""
+
+    passes_fds = False
+
+    def __init__(self, address: str, fingerprint: str) -> None:
+        """Connects and compares the certificate's SHA-256 with ``fingerprint``.
+
+        Raises OSError, or ConnectionFailedError when another certificate answers.
+        """
+        self._lock = threading.Lock()
+        host, _, port = address.rpartition(":")
+        raw = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._sock = _unverified_context().wrap_socket(raw)
+        except OSError:
+            raw.close()
+            raise
+        seen = hashlib.sha256(self._sock.getpeercert(binary_form=True) or b"").hexdigest()
+        if not hmac.compare_digest(seen, fingerprint.lower().removeprefix("sha256:").replace(":", "")):
+            self._sock.close()
+            raise ConnectionFailedError(f"the agent at {address} shows another certificate than its ticket names")
+        self._sock.setblocking(False)
+
+    def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
+        assert not fds
+        todo = memoryview(b"".join(parts))
+        while todo:
+            try:
+                with self._lock:
+                    sent = self._sock.send(todo)
+                todo = todo[sent:]
+            except ssl.SSLWantWriteError:
+                _poll(self._sock, select.POLLOUT, -1)
+            except ssl.SSLWantReadError:
+                _poll(self._sock, select.POLLIN, -1)
+
+    def receive(self) -> tuple[bytes, list[int]]:
+        while True:
+            try:
+                with self._lock:
+                    return self._sock.recv(_READ_BYTES), []
+            except ssl.SSLWantReadError:
+                _poll(self._sock, select.POLLIN, -1)
+            except ssl.SSLWantWriteError:
+                _poll(self._sock, select.POLLOUT, -1)
+
+    def wait_readable(self, timeout_s: float) -> bool:
+        with self._lock:
+            if self._sock.pending():
+                return True
+        return _poll(self._sock, select.POLLIN, timeout_s)
+
+    def close(self) -> None:
+        _close(self._sock)
+
+
+def open_stream(*, unix_path: str, data_address: str, fingerprint: str) -> Stream:
+    """Returns a Unix stream where the agent is on this machine, TLS otherwise. Raises ConnectionFailedError."""
+    problem = "it has no address"
+    if unix_path and os.access(unix_path, os.R_OK | os.W_OK):
+        try:
+            return UnixStream(unix_path)
+        except OSError as e:
+            problem = f"{unix_path}: {e}"
+    if data_address:
+        try:
+            return TlsStream(data_address, fingerprint)
+        except OSError as e:
+            problem = f"{data_address}: {e}"
+    raise ConnectionFailedError(f"the gang's agent is not reachable: {problem}")
+
+
+def _unverified_context() -> ssl.SSLContext:
+    """The fingerprint from the ticket stands for the certificate chain."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _rest(parts: list[Part], sent: int) -> list[Part]:
+    for i, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[i + 1 :]]
+        sent -= len(part)
+    return []
+
+
+def _fds_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    fds = array.array("i")
+    for level, kind, raw in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return list(fds)
+
+
+def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(sock, event)
+    return bool(poller.poll(-1 if timeout_s < 0 else timeout_s * 1000))
+
+
+def _close(sock: socket.socket) -> None:
+    """Wakes a thread that is blocked in ``receive`` too."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):
+        sock.close()
