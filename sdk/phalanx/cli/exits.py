@@ -1,9 +1,9 @@
 """Exit codes of gpuctl, and which error leads to which. Documented in ``gpuctl --help``; nothing else may invent one.
 
-    0 ok              3 not found                     7 control plane unreachable
-    1 function failed 4 authentication                124 timeout
-    2 usage           5 unschedulable or over quota   130 interrupted
-                      6 cancelled
+0 ok              3 not found                     7 control plane unreachable
+1 function failed 4 authentication                124 timeout
+2 usage           5 unschedulable or over quota   130 interrupted
+                  6 cancelled
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rank prefixes, and folding of lines that several ranks wrote alike. Pure: records in, lines out.
 
-    [r3 n1] loss 0.25          one rank, with the node's place in the gang
-    [r0-7] epoch 3             eight ranks wrote the same line
+[r3 n1] loss 0.25          one rank, with the node's place in the gang
+[r0-7] epoch 3             eight ranks wrote the same line
 """
 
 from __future__ import annotations

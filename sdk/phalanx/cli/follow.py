@@ -136,7 +136,9 @@ class RunView:
         if self.screen.look.json:
             self.screen.emit({"event": "state", "state": view.state, "what": self._stage.words, "call": view})
         elif moved or not self.screen.live:
-            self.screen.note(f"{_clock_time(self.clock)}{self.screen.state(view.state)}  {_detail(self._stage)}".rstrip())
+            self.screen.note(
+                f"{_clock_time(self.clock)}{self.screen.state(view.state)}  {_detail(self._stage)}".rstrip()
+            )
 
     def _tell(self, event: str, words: str) -> None:
         if self.screen.look.json:
@@ -177,7 +179,9 @@ def follow(
             view.finish()
 
 
-def _loop(source: Source, view: RunView, inbox: queue.SimpleQueue[CallView | LogPiece | _Ended], clock: Clock, until: int) -> CallView:
+def _loop(
+    source: Source, view: RunView, inbox: queue.SimpleQueue[CallView | LogPiece | _Ended], clock: Clock, until: int
+) -> CallView:
     """1. take what came  2. show it  3. stop when the call has ended and its output is complete."""
     open_readers = {"states", "logs"}
     ended_ms = 0
@@ -199,7 +203,9 @@ def _loop(source: Source, view: RunView, inbox: queue.SimpleQueue[CallView | Log
         elif "states" not in open_readers:
             view.on_state(source.now())
         if until and now > until:
-            raise GetTimeoutError(f"call {source.call_id} has not ended in time", hint=f"gpuctl logs -f {source.call_id}")
+            raise GetTimeoutError(
+                f"call {source.call_id} has not ended in time", hint=f"gpuctl logs -f {source.call_id}"
+            )
 
 
 def _take(inbox: queue.SimpleQueue[CallView | LogPiece | _Ended]) -> Generator[CallView | LogPiece | _Ended]:
@@ -218,7 +224,11 @@ def _note_end(item: _Ended, open_readers: set[str]) -> None:
         raise item.error
 
 
-def _read(what: str, items: Callable[[], Iterator[CallView] | Iterator[LogPiece]], inbox: queue.SimpleQueue[CallView | LogPiece | _Ended]) -> None:
+def _read(
+    what: str,
+    items: Callable[[], Iterator[CallView] | Iterator[LogPiece]],
+    inbox: queue.SimpleQueue[CallView | LogPiece | _Ended],
+) -> None:
     def run() -> None:
         try:
             for item in items():

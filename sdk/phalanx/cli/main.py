@@ -11,6 +11,7 @@ import click
 
 from phalanx.cli.exits import Exit, exit_of
 from phalanx.cli.options import Session, common_options
+from phalanx.cli.problem import Problem
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -59,6 +60,18 @@ class Root(click.Group):
         if cmd_name not in _NAMES:
             return None
         return import_module(f"phalanx.cli.commands.{cmd_name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Answers a mistyped command with the nearest one."""
+        if args and not args[0].startswith("-") and args[0] not in _NAMES:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], _NAMES, n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from phalanx.cli.helping import write_group_help
@@ -112,7 +125,7 @@ def _run(session: Session, argv: list[str]) -> int:
         result = root.main(argv, prog_name="gpuctl", standalone_mode=False, obj=session)
         return result if isinstance(result, int) else Exit.OK
     except click.UsageError as e:
-        _show_usage_error(e)
+        session.screen().three_lines(_usage_problem(e))
         return Exit.USAGE
     except click.exceptions.Exit as e:
         return e.exit_code
@@ -126,10 +139,9 @@ def _run(session: Session, argv: list[str]) -> int:
         return exit_of(e)
 
 
-def _show_usage_error(error: click.UsageError) -> None:
+def _usage_problem(error: click.UsageError) -> Problem:
     path = error.ctx.command_path if error.ctx else "gpuctl"
-    click.echo(f"error[USAGE]: {error.format_message()}\nwhy: the command line is not complete or not right", err=True)
-    click.echo(f"try: {path} --help", err=True)
+    return Problem("USAGE", error.format_message(), "the command line is not complete or not right", f"{path} --help")
 
 
 def _drop_output() -> None:

@@ -14,7 +14,8 @@ import click
 from phalanx.cli.render import Look, Screen
 
 if TYPE_CHECKING:
-    from phalanx.cli.api import Api
+    from phalanx.cli.target import Target
+    from phalanx.client import Client
 
 COMMON = ("json", "quiet", "verbose", "no_color", "no_progress", "timeout", "profile")
 
@@ -45,12 +46,17 @@ class Session:
             )
         )
 
-    def api(self, *, start: bool = False) -> Api:
-        """Connects to the configured control plane; ``start`` also starts the embedded one when nothing is set."""
-        from phalanx.cli.api import Api
+    def target(self, *, start: bool = False) -> Target:
+        """Returns the configured cluster; ``start`` also starts the embedded one when nothing is configured."""
         from phalanx.cli.target import resolve
 
-        return Api(resolve(self.profile, start=start, say=self.screen().note), timeout_s=self.timeout_s)
+        return resolve(self.profile, start=start, say=self.screen().note)
+
+    def client(self) -> Client:
+        """Connects to the configured control plane, or to the embedded one when it runs."""
+        from phalanx.cli.target import open_client
+
+        return open_client(self.target(), timeout_s=self.timeout_s)
 
     def take(self, params: dict[str, Any]) -> None:
         """Takes the common flags out of a command's parameters."""

@@ -1,8 +1,8 @@
 """An error in three lines: what happened, why, and what to do next. Pure.
 
-    error[GANG-UNSCHEDULABLE]: no node could ever run this gang
-    why: it needs 16 GPUs; the largest node has 8
-    try: gpuctl nodes
+error[GANG-UNSCHEDULABLE]: no node could ever run this gang
+why: it needs 16 GPUs; the largest node has 8
+try: gpuctl nodes
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from phalanx.cli import palette
 from phalanx.cli.folding import Folded
-from phalanx.cli.problem import problem_of
+from phalanx.cli.problem import Problem, problem_of
 
 _ERASE_LINE = "\r\x1b[2K"
 _RIGHT = frozenset({"GPUS", "COST", "GPU-S", "MEMORY", "AGE", "TIME", "RANKS", "CALLS", "SHARE"})
@@ -108,12 +108,15 @@ class Screen:
     def problem(self, error: BaseException) -> None:
         """An error in three lines; the traceback before them with ``-v``. A JSON object instead with ``--json``."""
         self.clear_status()
-        problem = problem_of(error)
         remote = str(getattr(error, "remote_traceback", "")).rstrip()
         if remote and not self.look.quiet:
             self._write(self._err, remote + "\n")
         if self.look.verbose:
             self._write(self._err, "".join(traceback.format_exception(error)))
+        self.three_lines(problem_of(error))
+
+    def three_lines(self, problem: Problem) -> None:
+        """What happened, why, and what to do next, on standard error."""
         if self.look.json:
             self._write(self._err, json.dumps({"error": asdict(problem)}) + "\n")
             return

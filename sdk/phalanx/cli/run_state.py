@@ -1,6 +1,6 @@
 """The run view's words: what a call is doing, from its views. Pure.
 
-    queued (3rd, no node has 8 free GPUs) → placing → starting 6/8 ranks → running step 40/100
+queued (3rd, no node has 8 free GPUs) → placing → starting 6/8 ranks → running step 40/100
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import click
 
 from phalanx.cli.exits import Exit, exit_of_state
 from phalanx.cli.options import Command, Session
+from phalanx.cli.target import full_id
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 
@@ -13,13 +14,13 @@ from phalanx.core.views import CallView
 def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
     """Cancels each call; with ``wait`` returns when every rank is gone. A call that had ended stays as it is."""
     screen = session.screen()
-    api = session.api()
+    client = session.client()
     code = Exit.OK
     for text in calls:
-        call_id = api.full_id(text)
-        view = api.cancel(call_id)
+        call_id = full_id(client, text)
+        view = client.cancel(call_id)
         if wait and not CallState(view.state).terminal:
-            view = _until_ended(list(api.watch(call_id)), view)
+            view = _until_ended(list(client.watch(call_id)), view)
         if screen.look.json:
             screen.emit(view)
         else:

@@ -6,6 +6,7 @@ import click
 
 from phalanx.cli import text
 from phalanx.cli.options import Command, Session
+from phalanx.cli.target import full_id
 from phalanx.core.views import CostView
 
 COLUMNS = ("SUBJECT", "PHASE", "GPU-S", "CHARGED", "COST")
@@ -14,8 +15,8 @@ COLUMNS = ("SUBJECT", "PHASE", "GPU-S", "CHARGED", "COST")
 def cost(session: Session, call: str, group_by: str) -> None:
     """Shows the cost of one call, or of everything by function, user or phase."""
     screen = session.screen()
-    api = session.api()
-    found = api.costs(call_id=api.full_id(call)) if call else api.costs(group_by=group_by)
+    client = session.client()
+    found = client.costs(call_id=full_id(client, call)) if call else client.costs(group_by=group_by)
     if screen.look.json:
         for line in found:
             screen.emit(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from phalanx.cli.checks import Finding, local_findings
 from phalanx.cli.exits import Exit
 from phalanx.cli.options import Command, Session
+from phalanx.cli.target import open_client
 from phalanx.core.errors import AuthError, ConnectionFailedError, PhalanxError
 
 _ICONS = {"ok": "✓", "warning": "!", "problem": "✗"}
@@ -27,16 +28,16 @@ def doctor(session: Session) -> int:
 def cluster(session: Session) -> Finding:
     """Whether the configured control plane answers and takes the token."""
     try:
-        api = session.api()
-        info = api.info()
-        nodes = api.nodes()
+        target = session.target()
+        client = open_client(target, timeout_s=session.timeout_s)
+        info, nodes = client.server_info(), client.list_nodes()
     except AuthError as e:
         return Finding("cluster", "problem", str(e), "set PHALANX_TOKEN, or `gpuctl token create` on the server")
     except ConnectionFailedError as e:
         return Finding("cluster", "warning", str(e).partition("\n")[0], "gpuctl up, or set PHALANX_ADDRESS")
     except PhalanxError as e:
         return Finding("cluster", "problem", str(e), e.hint or "gpuctl config show --origin")
-    text = f"{api.target.address} ({api.target.origin}): version {info.version}, {info.role}, {len(nodes)} nodes"
+    text = f"{target.connection.address} ({target.origin}): version {info.version}, {info.role}, {len(nodes)} nodes"
     return Finding("cluster", "ok", text)
 
 

@@ -16,7 +16,7 @@ GPU_COLUMNS = ("NODE", "GPU", "STATE", "MODEL", "MEMORY", "FUNCTION", "USER", "G
 def nodes(session: Session, gpus: bool) -> None:
     """Lists nodes, or with ``gpus`` every GPU with what holds it."""
     screen = session.screen()
-    found = session.api().nodes()
+    found = session.client().list_nodes()
     if screen.look.json:
         for node in found:
             screen.emit(node)

@@ -10,7 +10,7 @@ from phalanx.cli.options import Command, Session
 def open_page(session: Session, browser: bool) -> None:
     """Prints a link that signs its opener in once, within five minutes; opens it too when asked."""
     screen = session.screen()
-    link = session.api().login_link()
+    link = session.client().login_link()
     if screen.look.json:
         screen.emit({"login_link": link})
     else:

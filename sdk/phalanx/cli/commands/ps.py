@@ -14,10 +14,12 @@ from phalanx.core.views import CallView
 COLUMNS = ("CALL", "FUNCTION", "STATE", "GPUS", "TIME", "COST", "USER", "WHAT")
 
 
-def ps(session: Session, everything: bool, state: str, function: str, limit: int) -> None:
+def ps(session: Session, everything: bool, state: str | None, function: str, limit: int) -> None:
     """Lists calls, newest first."""
     screen = session.screen()
-    calls = session.api().calls(everything=everything or bool(state), state=state, function=function, limit=limit)
+    calls = session.client().list_calls(
+        ended_too=everything or bool(state), state=state or "", function=function, limit=limit
+    )
     if screen.look.json:
         for call in calls:
             screen.emit(call)
@@ -46,9 +48,7 @@ command = Command(
     help="Calls that are alive, newest first, with what each is doing or waiting for.",
     params=[
         click.Option(["-a", "--all", "everything"], is_flag=True, help="Ended calls too."),
-        click.Option(
-            ["--state"], type=click.Choice([str(s) for s in CallState]), default="", help="Calls in one state."
-        ),
+        click.Option(["--state"], type=click.Choice([str(s) for s in CallState]), help="Calls in one state."),
         click.Option(["--function"], default="", metavar="NAME", help="Calls of one function."),
         click.Option(["-n", "--limit"], default=50, show_default=True, help="At most this many."),
     ],

@@ -16,7 +16,7 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def create(session: Session, user: str, workspace: str, role: str, lifetime: str) -> None:
     """Creates a token and prints it; it is shown this once only."""
     screen = session.screen()
-    token_id, token = session.api().create_token(
+    token, token_id = session.client().create_token(
         user=user, workspace=workspace, role=role, lifetime_ms=lifetime_ms(lifetime)
     )
     if screen.look.json:
@@ -29,7 +29,7 @@ def create(session: Session, user: str, workspace: str, role: str, lifetime: str
 def revoke(session: Session, token_id: str) -> None:
     """Ends a token within five seconds."""
     screen = session.screen()
-    session.api().revoke_token(token_id)
+    session.client().revoke_token(token_id)
     if screen.look.json:
         screen.emit({"revoked": token_id})
     else:
@@ -39,7 +39,7 @@ def revoke(session: Session, token_id: str) -> None:
 def list_tokens(session: Session) -> None:
     """Lists tokens, never their secrets."""
     screen = session.screen()
-    tokens = session.api().tokens()
+    tokens = session.client().list_tokens()
     if screen.look.json:
         for token in tokens:
             screen.emit(token)
@@ -47,12 +47,12 @@ def list_tokens(session: Session) -> None:
     now = SystemClock().wall_ms()
     rows = [
         (
-            t["token_id"],
-            t["workspace"],
-            t["user"],
-            t["role"],
-            text.ago(t["created_ms"], now),
-            f"in {text.duration(t['expires_ms'] - now)}" if t["expires_ms"] else "never",
+            t.token_id,
+            t.workspace,
+            t.user,
+            t.role,
+            text.ago(t.created_ms, now),
+            f"in {text.duration(t.expires_ms - now)}" if t.expires_ms else "never",
         )
         for t in tokens
     ]

@@ -6,18 +6,21 @@ from dataclasses import asdict
 
 from phalanx.cli.options import Command, Session
 
+_RETRY_S = 10.0
+
 
 def up(session: Session) -> None:
     """Starts or joins the embedded cluster, and prints its address and a link to its page."""
-    from phalanx.cli.api import Api
-    from phalanx.cli.target import of_connection
+    from phalanx.client import Client
+    from phalanx.connection import Connection
     from phalanx.embedded import ensure
 
     screen = session.screen()
     screen.status("starting store, control plane and agent…")
     connection = ensure(say=screen.detail)
     screen.clear_status()
-    link = Api(of_connection(connection), timeout_s=session.timeout_s).login_link()
+    here = Connection(connection.address, connection.token, connection.ca_path, embedded=True)
+    link = Client(here, retry_s=_RETRY_S).login_link()
     if screen.look.json:
         answer = asdict(connection)
         del answer["token"]
