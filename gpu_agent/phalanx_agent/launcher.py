@@ -1,23 +1,20 @@
 """Environments, zygotes and gang starts, for the agent. Runs in the agent's event loop, imports no torch, never forks.
 
 A zygote is started with posix_spawn, lives as long as its lifeline (a pipe held here), and is asked for a gang over its
-Unix socket. Where one may not fork, its environment's gangs come from a light zygote and import their modules themselves.
+Unix socket. Where one may not fork, its environment's gangs come from a light zygote and import modules themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from phalanx.core.spec import EnvSpec
-
 from phalanx_agent.gang_config import GangConfig, config_to_json
 from phalanx_agent.zygote_process import StartError, ZygoteKey, ZygoteProcess, ZygoteRefusedError
 
@@ -28,11 +25,6 @@ MAX_HEAVY_ZYGOTES = 3
 
 class BuildError(RuntimeError):
     """An environment that cannot be made; the message ends with pip's last lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    python: str
 
 
 class Launcher:
@@ -51,8 +43,13 @@ class Launcher:
             for path in (run_dir, run_dir / "envs", run_dir / "gangs"):
                 path.chmod(0o711)
 
+    @property
+    def zygotes(self) -> tuple[ZygoteProcess, ...]:
+        """The zygotes held now, least recently used first."""
+        return tuple(self._zygotes.values())
+
     async def build(self, env: EnvSpec, on_line: Callable[[str], None]) -> None:
-        """Makes the environment of ``env`` unless it exists; each line of pip goes to ``on_line``. Raises BuildError."""
+        """Makes the environment of ``env`` unless it exists; pip's lines go to ``on_line``. Raises BuildError."""
         if not env.pip:
             return
         async with self._lock(f"env {env.digest}"):
@@ -76,7 +73,7 @@ class Launcher:
         gang_dir = self._run_dir / "gangs" / config.gang_id
         gang_dir.mkdir(mode=0o711 if self._rank_user else 0o700, parents=True, exist_ok=True)
         if self._rank_user and not config.rank_user:
-            config = _with_user(config, self._rank_user)
+            config = replace(config, rank_user=self._rank_user)
         _write(gang_dir / "gang.json", config_to_json(config))
         env = config.function.env
         light = config.function.resources.gpus == 0 or env.digest in self._unforkable
@@ -142,16 +139,19 @@ class Launcher:
         await _run([self._python, "-m", "venv", "--system-site-packages", str(target)], on_line)
         _see_parents_packages(target)
         await _run(
-            [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", *env.pip],
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--disable-pip-version-check",
+                "--no-input",
+                "--progress-bar=off",
+                *env.pip,
+            ],
             on_line,
         )
         (target / ".complete").touch()
-
-
-def _with_user(config: GangConfig, user: str) -> GangConfig:
-    from dataclasses import replace
-
-    return replace(config, rank_user=user)
 
 
 def _write(path: Path, text: str) -> None:
@@ -190,4 +190,6 @@ async def _run(command: list[str], on_line: Callable[[str], None]) -> None:
                 process.kill()
             await process.wait()
     if code != 0:
-        raise BuildError(f"the environment could not be built ({' '.join(command[1:4])} ended with {code}):\n" + "\n".join(last))
+        raise BuildError(
+            f"the environment could not be built ({' '.join(command[1:4])} ended with {code}):\n" + "\n".join(last)
+        )

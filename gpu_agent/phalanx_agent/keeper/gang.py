@@ -271,9 +271,7 @@ class Gang:
     def _failure_of(self, call_id: bytes, verdict: Verdict, now: int) -> Frame:
         error = error_to_dict(verdict.error)
         busy_ms = now - self.book.started_ms
-        return failure_frame(
-            call_id, outcome=Outcome.FAILED, error=error, busy_ms=busy_ms, pickled=verdict.pickled
-        )
+        return failure_frame(call_id, outcome=Outcome.FAILED, error=error, busy_ms=busy_ms, pickled=verdict.pickled)
 
     # ---- from ranks ----
 
@@ -416,7 +414,9 @@ class Gang:
         grace_ms = 0
         if any(r.exits for r in self.ranks) and len(self.ranks) == 1:
             grace_ms = int(self.config.function.limits.grace_s * 1000)
-        self._end(Why("a rank failed", error=verdict.error, pickled=verdict.pickled, cause=verdict.error.cause), grace_ms)
+        self._end(
+            Why("a rank failed", error=verdict.error, pickled=verdict.pickled, cause=verdict.error.cause), grace_ms
+        )
 
     def _abandoned(self, grace_ms: int) -> None:
         text = f"no agent was attached for {grace_ms} ms (disconnect_grace)"
@@ -471,9 +471,7 @@ class Gang:
         busy_ms = now - self.book.started_ms
         self._finished(
             running.id,
-            failure_frame(
-                running.id, outcome=self.why.outcome, error=meta, busy_ms=busy_ms, pickled=self.why.pickled
-            ),
+            failure_frame(running.id, outcome=self.why.outcome, error=meta, busy_ms=busy_ms, pickled=self.why.pickled),
         )
 
     def _fail_queued(self) -> None:

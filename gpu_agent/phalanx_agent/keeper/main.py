@@ -137,9 +137,7 @@ class _Keeper:
             book=CallBook(len(ranks)),
             evidence=Evidence(setup.config.node_id),
         )
-        link = AgentLink(
-            loop, listener, on_attach=gang.attached, on_frame=gang.from_agent, on_gone=gang.agent_gone
-        )
+        link = AgentLink(loop, listener, on_attach=gang.attached, on_frame=gang.from_agent, on_gone=gang.agent_gone)
         return link, gang
 
     def _watch(self, loop: Loop, gang: Gang, ranks: list[RankProcess]) -> None:
@@ -184,4 +182,3 @@ def _end_leftovers(walls: Walls, rank: RankProcess, clock: Clock, since_ms: int)
     for pid in namespaces.started_since(others, ticks):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)
-

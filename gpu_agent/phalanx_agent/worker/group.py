@@ -109,7 +109,9 @@ def interface_towards(host: str, port: int) -> str:
         return ""
     if family == socket.AF_INET6:
         return _interface_of_v6(local)
-    return next((name for _, name in socket.if_nameindex() if _v4_address(name) == local), "lo" if local[:4] == "127." else "")
+    return next(
+        (name for _, name in socket.if_nameindex() if _v4_address(name) == local), "lo" if local[:4] == "127." else ""
+    )
 
 
 def _v4_address(interface: str) -> str:

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 HIGH_FD = 12_000
-_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_STACK, resource.RLIMIT_FSIZE, resource.RLIMIT_DATA)
+_LIMITS = (
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_CORE,
+    resource.RLIMIT_STACK,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_DATA,
+)
 _SIGNALS = tuple(s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP) and int(s) < 32)
 
 

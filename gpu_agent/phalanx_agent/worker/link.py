@@ -175,4 +175,3 @@ class Results:
         self._pool.remove(pooled)
         pooled.memory.close()
         os.close(pooled.fd)
-

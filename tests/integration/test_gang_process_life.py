@@ -1,0 +1,295 @@
+"""User code that does to its process whatever processes can do: no call sees another's mess, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phalanx.core.frames import NO_ID, Frame, Kind
+from phalanx.core.spec import Limits
+
+from tests.support.gang_driver import Gangs, Keeper, process_exists
+from tests.support.wait import wait_until
+
+
+def namespace_members(keeper: Keeper) -> list[int]:
+    """Every process in the keeper's PID namespace, or in its session's tree."""
+    own = os.readlink("/proc/self/ns/pid")
+    inside = os.readlink(f"/proc/{keeper.pid}/ns/pid")
+    assert inside != own, "this machine grants no PID namespace"
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.readlink(entry / "ns/pid") == inside:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_grandchildren_die_with_a_rank_that_crashes(gangs: Gangs) -> None:
+    def spawn_and_crash() -> None:
+        import os
+        import threading
+
+        for detached in (False, True):
+            if os.fork() == 0:
+                if detached:
+                    os.setsid()
+                    if os.fork() > 0:
+                        os._exit(0)
+                threading.Event().wait()
+        threading.Event().wait(0.2)
+        os._exit(5)
+
+    keeper = gangs.one(spawn_and_crash, gpus=0)
+    keeper.ready()
+    call = keeper.call()
+    wait_until(lambda: len(namespace_members(keeper)) >= 4, "two grandchildren run")
+    assert keeper.error(call)["exit_code"] == 5
+    assert namespace_members(keeper) == [keeper.pid]
+    keeper.ended()
+    keeper.leave()
+
+
+def test_children_of_a_failed_call_are_ended_and_the_gang_stays(gangs: Gangs) -> None:
+    def spawn_and_raise(fails: bool) -> int:
+        import multiprocessing
+        import threading
+
+        if fails:
+            multiprocessing.get_context("fork").Process(target=threading.Event().wait).start()
+            raise RuntimeError("after starting a child")
+        return len(multiprocessing.active_children())
+
+    keeper = gangs.one(spawn_and_raise, gpus=0)
+    keeper.ready()
+    assert keeper.error(keeper.call(True))["type_name"] == "RuntimeError"
+    wait_until(lambda: len(namespace_members(keeper)) == 2, "keeper and rank alone are left")
+    assert keeper.result(keeper.call(False)) == 0
+
+
+def test_a_child_blocked_on_a_pipe_is_killed_with_its_gang(gangs: Gangs) -> None:
+    def block_a_writer() -> None:
+        import os
+        import threading
+
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            while True:
+                os.write(writing, b"x" * 65536)
+        del reading
+        threading.Event().wait()
+
+    keeper = gangs.one(block_a_writer, gpus=0)
+    keeper.ready()
+    keeper.call()
+    wait_until(lambda: len(namespace_members(keeper)) == 3, "the writer runs")
+    keeper.stop(grace_ms=300)
+    assert namespace_members(keeper) == [keeper.pid]
+    keeper.leave()
+
+
+def test_only_the_first_process_reports_when_a_fork_returns_too(gangs: Gangs) -> None:
+    def return_twice() -> int:
+        import os
+
+        return os.fork()
+
+    keeper = gangs.one(return_twice, gpus=0)
+    assert keeper.result(keeper.call()) > 0
+    assert keeper.result(keeper.call()) > 0
+    assert len([f for f in keeper.seen if f.kind is Kind.RESULT]) == 2
+
+
+def test_a_thread_that_never_ends_delays_neither_the_result_nor_the_end(gangs: Gangs) -> None:
+    def leave_a_thread() -> str:
+        import threading
+
+        threading.Thread(target=threading.Event().wait).start()
+        return "returned"
+
+    keeper = gangs.one(leave_a_thread, gpus=0)
+    pids = keeper.pids()
+    assert keeper.result(keeper.call()) == "returned"
+    began = time.monotonic()
+    assert keeper.stop(grace_ms=5000)["clean"] is True
+    assert time.monotonic() - began < 2
+    assert not process_exists(pids[0])
+
+
+@pytest.mark.parametrize(("grace_ms", "saved"), [(4000, True), (300, False)])
+def test_a_sigterm_handler_of_the_user_runs_within_the_grace(gangs: Gangs, grace_ms: int, saved: bool) -> None:
+    def save_slowly() -> None:
+        import os
+        import signal
+        import threading
+        from types import FrameType
+
+        def on_term(number: int, frame: FrameType | None) -> None:
+            print("saving", flush=True)
+            threading.Event().wait(1)
+            print("saved", flush=True)
+            os._exit(0)
+
+        signal.signal(signal.SIGTERM, on_term)
+        print("armed", flush=True)
+        threading.Event().wait()
+
+    keeper = gangs.one(save_slowly, ranks=2)
+    keeper.ready()
+    keeper.call()
+    wait_until(lambda: keeper.text().count("armed") == 2, "both ranks have their handler")
+    keeper.stop(grace_ms=grace_ms)
+    assert keeper.text().count("saving") == 2
+    assert keeper.text().count("saved") == (2 if saved else 0)
+
+
+def test_exit_handlers_run_when_a_call_is_cancelled(gangs: Gangs) -> None:
+    def hold_files() -> None:
+        import atexit
+        import tempfile
+        import threading
+
+        atexit.register(print, "handler ran", flush=True)
+        with tempfile.TemporaryDirectory() as path:
+            print("in", path, flush=True)
+            try:
+                threading.Event().wait()
+            finally:
+                print("unwound", flush=True)
+
+    keeper = gangs.one(hold_files, gpus=0)
+    call = keeper.call()
+    wait_until(lambda: "in " in keeper.text(), "the call runs")
+    began = time.monotonic()
+    keeper.send(Frame(Kind.CANCEL, call, {"reason": "cancelled", "grace_ms": 3000}))
+    frame = keeper.outcome(call)
+    assert frame.meta["outcome"] == "cancelled"
+    assert frame.meta["error"]["cause"] == "cancelled"
+    assert time.monotonic() - began < 1
+    keeper.ended()
+    assert "unwound" in keeper.text()
+    assert "handler ran" in keeper.text()
+    directory = next(line for line in keeper.text().splitlines() if line.startswith("in ")).removeprefix("in ")
+    assert not Path(directory).exists()
+
+
+def make_a_mess(how: str) -> str:
+    """Changes one thing of the process that later calls must not see."""
+    import contextlib
+    import os
+    import resource
+    import shutil
+    import signal
+    import sys
+    import tempfile
+
+    match how:
+        case "streams":
+            sys.stdout.close()
+            sys.stderr = None
+        case "descriptors":
+            os.closerange(0, 1024)
+        case "directory":
+            path = tempfile.mkdtemp()
+            os.chdir(path)
+            shutil.rmtree(path)
+        case "umask":
+            os.umask(0o777)
+        case "limits":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        case "session":
+            os.setsid()
+        case "children":
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        case "environment":
+            os.environ["LEFT_BEHIND"] = "yes"
+            del os.environ["PATH"]
+        case _:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return how
+
+
+def look_around(how: str) -> Any:
+    import os
+    import signal
+    import tempfile
+
+    if how != "look":
+        return make_a_mess(how)
+    print("still here", flush=True)
+    with tempfile.NamedTemporaryFile() as file:
+        mode = os.stat(file.name).st_mode & 0o777
+    handlers = (signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, callable(signal.getsignal(signal.SIGTERM)))
+    return os.getcwd(), mode, handlers, os.environ.get("LEFT_BEHIND"), "PATH" in os.environ
+
+
+MESSES = ("streams", "descriptors", "directory", "umask", "limits", "session", "children", "environment", "handlers")
+
+
+def test_no_mess_of_one_call_is_seen_by_the_next(gangs: Gangs) -> None:
+    look_around.__globals__["make_a_mess"] = make_a_mess
+    keeper = gangs.one(look_around, gpus=0)
+    before = keeper.result(keeper.call("look"))
+    for how in MESSES:
+        assert keeper.result(keeper.call(how)) == how
+        assert keeper.result(keeper.call("look")) == before, how
+    assert keeper.text().count("still here") == len(MESSES) + 1
+
+
+def test_nothing_is_left_when_the_keeper_is_killed(gangs: Gangs) -> None:
+    def spawn_forever() -> None:
+        import os
+        import threading
+
+        if os.fork() == 0:
+            os.setsid()
+        threading.Event().wait()
+
+    keeper = gangs.one(spawn_forever, gpus=0)
+    keeper.ready()
+    keeper.call()
+    wait_until(lambda: len(namespace_members(keeper)) == 3, "a detached child runs")
+    members = namespace_members(keeper)
+    os.kill(keeper.pid, signal.SIGKILL)
+    wait_until(lambda: not any(process_exists(p) for p in members), "the namespace is empty", 1)
+
+
+def test_a_keeper_leaves_no_socket_and_no_private_directory(gangs: Gangs) -> None:
+    def where() -> str:
+        import os
+
+        return os.environ["TMPDIR"]
+
+    keeper = gangs.one(where, gpus=0)
+    private = Path(keeper.result(keeper.call()))
+    assert private.is_dir()
+    keeper.stop()
+    keeper.leave()
+    assert not private.exists()
+    assert not (keeper.gang_dir / "keeper.sock").exists()
+    assert (keeper.gang_dir / "ended.json").exists()
+
+
+def test_a_gang_without_an_agent_ends_after_its_disconnect_grace(gangs: Gangs) -> None:
+    def wait() -> None:
+        import threading
+
+        threading.Event().wait()
+
+    keeper = gangs.one(wait, gpus=0, limits=Limits(disconnect_grace_s=0.5))
+    pids = keeper.pids()
+    keeper.call()
+    keeper.detach()
+    wait_until(lambda: not process_exists(pids[0]), "the rank ends by itself", 4)
+    keeper.attach()
+    assert "disconnect_grace" in keeper.ended()["error"]["message"]
+    keeper.send(Frame(Kind.ACK, NO_ID))
