@@ -24,6 +24,7 @@ export class Feed {
   state: FeedState = { status: "connecting", heardAt: 0, skewMs: 0 };
   private source: EventSource | undefined;
   private retryMs = FIRST_RETRY_MS;
+  private bestSkewMs = -Infinity;
 
   constructor(private readonly tell: (message: FeedMessage) => void) {}
 
@@ -38,6 +39,7 @@ export class Feed {
   private open(): void {
     const source = new EventSource(EVENTS_PATH);
     this.source = source;
+    this.bestSkewMs = -Infinity;
     source.addEventListener("snapshot", (event) => {
       this.picture = fromSnapshot(read(event) as Snapshot);
       this.heard(event);
@@ -59,13 +61,16 @@ export class Feed {
 
   private heard(event: Event): void {
     const at = Date.now();
-    const serverMs = (read(event) as { now_ms?: unknown }).now_ms;
     this.retryMs = FIRST_RETRY_MS;
-    this.state = {
-      status: "live",
-      heardAt: at,
-      skewMs: typeof serverMs === "number" ? serverMs - at : this.state.skewMs,
-    };
+    this.state = { status: "live", heardAt: at, skewMs: event.type === "snapshot" ? this.state.skewMs : this.skew(event, at) };
+  }
+
+  // An event may have waited on its way, never travelled back in time: the freshest one tells the server's clock best.
+  private skew(event: Event, at: number): number {
+    const serverMs = (read(event) as { now_ms?: unknown }).now_ms;
+    if (typeof serverMs !== "number") return this.state.skewMs;
+    this.bestSkewMs = Math.max(this.bestSkewMs, serverMs - at);
+    return this.bestSkewMs;
   }
 
   // The browser reconnects by itself, with Last-Event-ID, unless the server refused the request outright.
