@@ -25,4 +25,5 @@ def start_logging(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("grpc").setLevel(logging.WARNING)
+    for name in ("grpc", "uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
