@@ -70,7 +70,7 @@ class Screen:
         stream, colour = (self._err, self._colour_err) if line.stream == 2 else (self._out, self._colour_out)
         prefix = line.prefix
         if colour:
-            shade = palette.FAINT if len(line.ranks) > 1 else palette.rank_colour(line.ranks[0])
+            shade = palette.rank_colour(line.ranks[0]) if len(line.ranks) == 1 else palette.FAINT
             prefix = palette.paint(prefix, shade, truecolour=self._truecolour)
         self._above_status(stream, f"{prefix} {line.text}")
 

@@ -150,6 +150,18 @@ class LogSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfo:
+    """A token as it is listed, never its secret. ``expires_ms`` 0 means that it does not expire."""
+
+    token_id: str = ""
+    workspace: str = ""
+    user: str = ""
+    role: str = ""
+    created_ms: int = 0
+    expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """``role``: leader or standby. ``page`` is the dashboard's address."""
 
