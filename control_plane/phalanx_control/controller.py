@@ -129,8 +129,7 @@ class Controller:
         Raises the PhalanxError of a refusal, NotLeaderError, or StoreUnavailableError; after the last the command may
         still have been written, and asking again with the same ids is harmless.
         """
-        if isinstance(command, AgentSaid):
-            self.facts.heard(command.node_id)
+        self._note(command)
         answer: asyncio.Future[Events] = asyncio.get_running_loop().create_future()
         self._leading().submit(Pending(command=command, bodies=bodies, answer=answer))
         try:
@@ -182,6 +181,7 @@ class Controller:
         while True:
             record = await self._standby.until_elected()
             await self._lead(record)
+            _raise_if_cancelled()
 
     async def _lead(self, record: LeaderRecord) -> None:
         term = self._term = Term(self._parts, record)
@@ -204,6 +204,12 @@ class Controller:
             _logger.warning("leadership not handed on", extra={"why": str(e)})
         term.fail_waiting(NotLeaderError(self.leader_address))
 
+    def _note(self, command: Command) -> None:
+        if isinstance(command, AgentSaid) and isinstance(command.message, Report):
+            self.facts.note_report(command.node_id, command.message)
+        elif isinstance(command, AgentSaid):
+            self.facts.heard(command.node_id)
+
     def _leading(self) -> Term:
         if self._term is None or not self._term.is_open:
             raise NotLeaderError(self.leader_address)
@@ -213,3 +219,10 @@ class Controller:
         """Queues what nobody waits for; it is said again by its agent, or seen again at the next tick."""
         if self.is_leader:
             self._leading().submit(Pending(command=command))
+
+
+def _raise_if_cancelled() -> None:
+    """A TaskGroup that ends with errors keeps a cancellation to itself when both come at once."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

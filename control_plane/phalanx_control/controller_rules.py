@@ -1,15 +1,18 @@
 """What the controller is given: the pure rules of the cell, and its timing. No behaviour of its own.
 
-Only what the controller must not know is injected; the fold is one for all, `state.apply`.
+The rules are injected; the fold is one for all, `state.apply`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.core.messages import GangFacts, ToAgent
+from phalanx_control.lifecycle import outbox
+from phalanx_control.lifecycle.decide import decide
 from phalanx_control.log.leadership import RENEW_EVERY_S, STALE_AFTER_MS
 from phalanx_control.state.commands import Command, Now
 from phalanx_control.state.events import Events
@@ -35,10 +38,10 @@ class Outbox(Protocol):
 class Rules:
     """``raw_ids(n)`` returns n random bytes: pure code is handed its randomness."""
 
-    decide: Decide
-    outbox: Outbox
     sign_peers: SignPeers
-    raw_ids: Callable[[int], bytes]
+    decide: Decide = decide
+    outbox: Outbox = outbox
+    raw_ids: Callable[[int], bytes] = os.urandom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from phalanx_control.log.errors import UnreadableLogError
-from phalanx_control.log.log import Batch, LogStore
+from phalanx_control.log.history import Archive
+from phalanx_control.log.log import READ_LIMIT, Batch, LogStore
 from phalanx_control.state.apply import apply_batch
 from phalanx_control.state.model import SCHEMA_VERSION, State, from_jsonable, to_jsonable
 
@@ -45,7 +47,24 @@ def fold_batch(state: State, batch: Batch) -> State:
         raise UnreadableLogError(f"batch {batch.seq} speaks of {e}, which the batches before it do not know") from e
 
 
+async def batches_up_to(log: LogStore, *, after: int, end: int) -> AsyncIterator[Batch]:
+    """Yields the batches ``after`` + 1 to ``end``. Raises UnreadableLogError when the log does not have them."""
+    while after < end:
+        batches = await log.read_after(after, limit=min(READ_LIMIT, end - after))
+        if not batches:
+            raise UnreadableLogError(f"the log ends at {after}, before {end}")
+        for batch in batches:
+            after = batch.seq
+            yield batch
+
+
 async def load_snapshot(log: LogStore) -> State:
     """Returns the state of the newest snapshot, the empty state before the first. Raises UnreadableLogError."""
     snapshot = await log.snapshot()
     return State() if snapshot is None else await asyncio.to_thread(decode_state, snapshot.data)
+
+
+def base_state(archive: Archive) -> State:
+    """Returns the state that the archive's history begins after. Raises NotFoundError, UnreadableLogError."""
+    seq = archive.base_seq()
+    return decode_state(archive.snapshot_data(seq)) if seq else State()

@@ -3,7 +3,8 @@
     history/<first>-<last>.jsonl     append-only, contiguous; one batch a line
     snapshots/<seq>.json.gz          the state after <seq>; the newest few
 
-Files are written under another name and renamed, so that a name stands for a whole file. Nothing is ever changed.
+Files are written under another name and renamed, so that a name stands for a whole file. Nothing is ever changed; the
+oldest history is dropped when a snapshot stands for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from phalanx.core.errors import NotFoundError
 from phalanx_control.log.log import Batch, Snapshot, batch_from_line, batch_to_line
 
 KEEP_SNAPSHOTS = 3
+KEEP_MS = 7 * 24 * 3600 * 1000
+KEEP_BYTES = 10_000_000_000
+"""How much history is kept, whichever is reached first."""
 _DIGITS = 16
 
 
@@ -86,10 +90,36 @@ class Archive:
             raise NotFoundError(f"there is no snapshot of {seq} in {self._snapshots}") from e
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Writes the snapshot and drops all but the newest few."""
+        """Writes the snapshot and drops all but the newest few and the one that the history begins after."""
         _write(self._snapshot_path(snapshot.seq), snapshot.data)
+        base = self.base_seq()
         for seq in self.snapshot_seqs()[:-KEEP_SNAPSHOTS]:
-            self._snapshot_path(seq).unlink(missing_ok=True)
+            if seq != base:
+                self._snapshot_path(seq).unlink(missing_ok=True)
+
+    def base_seq(self) -> int:
+        """Returns the batch before the history's first: folding begins from its snapshot, or from nothing at 0."""
+        segments = self.segments()
+        return segments[0].first - 1 if segments else 0
+
+    def surplus(self, *, wall_ms: int) -> list[Segment]:
+        """Returns the oldest segments beyond KEEP_MS or KEEP_BYTES, never the newest one."""
+        segments = self.segments()
+        sizes = [s.path.stat() for s in segments]
+        total = sum(size.st_size for size in sizes)
+        surplus: list[Segment] = []
+        for segment, size in zip(segments[:-1], sizes, strict=False):
+            if total <= KEEP_BYTES and size.st_mtime_ns // 1_000_000 > wall_ms - KEEP_MS:
+                break
+            surplus.append(segment)
+            total -= size.st_size
+        return surplus
+
+    def drop(self, surplus: Sequence[Segment], base: Snapshot) -> None:
+        """Removes ``surplus``, after ``base`` stands for all of it."""
+        _write(self._snapshot_path(base.seq), base.data)
+        for segment in surplus:
+            segment.path.unlink()
 
     def _snapshot_path(self, seq: int) -> Path:
         return self._snapshots / f"{seq:0{_DIGITS}}.json.gz"

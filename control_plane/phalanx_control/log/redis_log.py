@@ -6,6 +6,7 @@ because whether a lost write landed is for the controller to find out.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ from phalanx_control.log.leadership import LeaderRecord
 from phalanx_control.log.log import READ_LIMIT, Batch, NewBody, Snapshot, decode_events
 from phalanx_control.log.lua import Fenced, Full, OutOfOrder, Scripts
 
-SOCKET_TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0
 """A store that is silent for longer is treated as gone; blocking reads wait for less than this."""
 MAX_BLOCK_MS = 2000
 _READ_RETRIES = 6
@@ -50,18 +51,19 @@ class RedisLog:
         allow_volatile: bool = False,
         body_ttl_ms: int = k.BODY_TTL_MS,
         cap_bytes: int = k.WORKSPACE_CAP_BYTES,
-        socket_timeout_s: float = SOCKET_TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._keys = k.Keys(cell)
         self._allow_volatile = allow_volatile
         self._body_ttl_ms = body_ttl_ms
         self._cap_bytes = cap_bytes
-        self._reads = _client(url, Retry(ExponentialBackoff(cap=0.2, base=0.01), _READ_RETRIES), socket_timeout_s)
-        self._writes = _client(url, Retry(NoBackoff(), 0), socket_timeout_s)
+        self._timeout_s = timeout_s
+        self._reads = _client(url, Retry(ExponentialBackoff(cap=0.2, base=0.01), _READ_RETRIES), timeout_s)
+        self._writes = _client(url, Retry(NoBackoff(), 0), timeout_s)
         self._scripts = Scripts(self._writes, self._keys)
 
     async def open(self) -> None:
-        await _ask(check_durability(self._reads, allow_volatile=self._allow_volatile))
+        await self._ask(check_durability(self._reads, allow_volatile=self._allow_volatile))
 
     async def close(self) -> None:
         await self._reads.aclose()
@@ -69,7 +71,8 @@ class RedisLog:
 
     async def append(self, batch: Batch, bodies: Sequence[NewBody] = ()) -> None:
         try:
-            refused = await self._scripts.append(batch, bodies, ttl_ms=self._body_ttl_ms, cap_bytes=self._cap_bytes)
+            async with asyncio.timeout(self._timeout_s):
+                refused = await self._scripts.append(batch, bodies, ttl_ms=self._body_ttl_ms, cap_bytes=self._cap_bytes)
         except _LOST as e:
             raise AppendUncertainError(f"batch {batch.seq}: {e}") from e
         except RedisError as e:
@@ -97,17 +100,17 @@ class RedisLog:
         return batches
 
     async def last(self) -> int:
-        entries = await _ask(self._reads.xrevrange(self._keys.log, count=1))
+        entries = await self._ask(self._reads.xrevrange(self._keys.log, count=1))
         return _seq(entries[0][0]) if entries else 0
 
     async def body(self, name: str) -> bytes:
-        data: bytes | None = await _ask(self._reads.get(self._keys.body(name)))
+        data: bytes | None = await self._ask(self._reads.get(self._keys.body(name)))
         if data is None:
             raise NotFoundError(f"the bytes of {name} are not in the store: they expire after {self._body_ttl_ms} ms")
         return data
 
     async def leader(self) -> LeaderRecord:
-        record: dict[bytes, bytes] = await _ask(self._reads.hgetall(self._keys.leader))
+        record: dict[bytes, bytes] = await self._ask(self._reads.hgetall(self._keys.leader))
         return LeaderRecord(
             epoch=int(record.get(b"epoch", 0)),
             leader_id=record.get(b"leader", b"").decode(),
@@ -118,33 +121,43 @@ class RedisLog:
     async def acquire(
         self, seen: LeaderRecord, *, leader_id: str, address: str, min_epoch: int = 0
     ) -> LeaderRecord | None:
-        epoch = await _ask(self._scripts.acquire(seen, leader_id=leader_id, address=address, min_epoch=min_epoch))
+        epoch = await self._ask(self._scripts.acquire(seen, leader_id=leader_id, address=address, min_epoch=min_epoch))
         return LeaderRecord(epoch=epoch, leader_id=leader_id, address=address) if epoch else None
 
     async def renew(self, epoch: int, leader_id: str) -> None:
-        _check_fence(await _ask(self._scripts.renew(epoch, leader_id)))
+        _check_fence(await self._ask(self._scripts.renew(epoch, leader_id)))
 
     async def resign(self, epoch: int, leader_id: str) -> None:
-        await _ask(self._scripts.resign(epoch, leader_id))
+        await self._ask(self._scripts.resign(epoch, leader_id))
 
     async def put_live(self, fact: Mapping[str, Any]) -> None:
         data = json.dumps(fact, separators=(",", ":"))
-        await _ask(self._writes.xadd(self._keys.live, {"d": data}, maxlen=k.LIVE_MAX_ENTRIES))
+        await self._ask(self._writes.xadd(self._keys.live, {"d": data}, maxlen=k.LIVE_MAX_ENTRIES))
 
     async def read_live(self, after_id: str, *, block_ms: int = 0) -> list[tuple[str, dict[str, Any]]]:
         entries = await self._read(self._keys.live, after_id, block_ms, READ_LIMIT)
         return [(entry_id.decode(), json.loads(fields[b"d"])) for entry_id, fields in entries]
 
     async def snapshot(self) -> Snapshot | None:
-        seq, data = await _ask(self._reads.hmget(self._keys.snapshot, ["seq", "data"]))
+        seq, data = await self._ask(self._reads.hmget(self._keys.snapshot, ["seq", "data"]))
         return Snapshot(seq=int(seq), data=data) if seq is not None else None
 
     async def trim(self, snapshot: Snapshot, *, epoch: int, leader_id: str) -> None:
-        _check_fence(await _ask(self._scripts.trim(snapshot, epoch=epoch, leader_id=leader_id)))
+        _check_fence(await self._ask(self._scripts.trim(snapshot, epoch=epoch, leader_id=leader_id)))
+
+    async def _ask(self, answer: Awaitable[Any]) -> Any:
+        """Turns whatever the store or the way to it does wrong into StoreUnavailableError."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await answer
+        except ResponseError as e:
+            raise StoreUnavailableError(f"the store refused: {e}") from e
+        except (RedisError, OSError) as e:
+            raise StoreUnavailableError(f"the store does not answer: {e or 'timed out'}") from e
 
     async def _read(self, key: str, after_id: str, block_ms: int, limit: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         block = min(block_ms, MAX_BLOCK_MS) or None
-        answer = await _ask(self._reads.xread({key: after_id}, count=limit, block=block))
+        answer = await self._ask(self._reads.xread({key: after_id}, count=limit, block=block))
         if not answer:
             return []
         streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer]
@@ -152,19 +165,12 @@ class RedisLog:
 
 
 def _client(url: str, retry: Retry, timeout_s: float) -> Redis:
+    """The client's own ``socket_timeout`` stays off: it is built on `asyncio.wait_for`, which in Python 3.11 swallows
+    a cancellation that meets an answer. The bound is `asyncio.timeout` around each request.
+    """
     return Redis.from_url(
-        url, retry=retry, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, client_name="phalanx-control"
+        url, retry=retry, socket_timeout=None, socket_connect_timeout=timeout_s, client_name="phalanx-control"
     )
-
-
-async def _ask(answer: Awaitable[Any]) -> Any:
-    """Turns whatever the store or the way to it does wrong into StoreUnavailableError."""
-    try:
-        return await answer
-    except ResponseError as e:
-        raise StoreUnavailableError(f"the store refused: {e}") from e
-    except (RedisError, OSError) as e:
-        raise StoreUnavailableError(f"the store does not answer: {e}") from e
 
 
 def _check_fence(answer: Fenced | None) -> None:

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from phalanx_control.log.folding import encode_state, fold_batch, load_snapshot
+from phalanx.core.clock import SystemClock
+from phalanx_control.log.folding import base_state, batches_up_to, encode_state, fold_batch, load_snapshot
 from phalanx_control.log.history import Archive
 from phalanx_control.log.log import Batch, LogStore, Snapshot
 from phalanx_control.log.redis_log import RedisLog
@@ -30,15 +31,27 @@ async def take_snapshot(log: LogStore, archive: Archive) -> Snapshot:
     with archive.locked():
         archived = archive.last_seq()
         kept: list[Batch] = []
-        while state.seq < end:
-            for batch in await log.read_after(state.seq):
-                state = fold_batch(state, batch)
-                if batch.seq > archived:
-                    kept.append(batch)
+        async for batch in batches_up_to(log, after=state.seq, end=end):
+            state = fold_batch(state, batch)
+            if batch.seq > archived:
+                kept.append(batch)
         archive.add_history(kept)
         snapshot = Snapshot(seq=state.seq, data=encode_state(state))
         archive.add_snapshot(snapshot)
     return snapshot
+
+
+def prune_history(archive: Archive, *, wall_ms: int) -> None:
+    """Drops history beyond its limits, and keeps the state that the rest begins with."""
+    with archive.locked():
+        surplus = archive.surplus(wall_ms=wall_ms)
+        if not surplus:
+            return
+        state = base_state(archive)
+        for segment in surplus:
+            for batch in segment.batches(after=state.seq):
+                state = fold_batch(state, batch)
+        archive.drop(surplus, Snapshot(seq=state.seq, data=encode_state(state)))
 
 
 async def snapshot_in_process(*, store: str, cell: str, folder: Path) -> Snapshot:
@@ -65,10 +78,13 @@ async def snapshot_in_process(*, store: str, cell: str, folder: Path) -> Snapsho
 
 async def _run(store: str, cell: str, folder: Path) -> int:
     log = RedisLog(store, cell=cell, allow_volatile=True)
+    archive = Archive(folder)
     try:
-        return (await take_snapshot(log, Archive(folder))).seq
+        snapshot = await take_snapshot(log, archive)
     finally:
         await log.close()
+    prune_history(archive, wall_ms=SystemClock().wall_ms())
+    return snapshot.seq
 
 
 def main(argv: Sequence[str] | None = None) -> int:
