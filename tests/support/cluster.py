@@ -250,7 +250,7 @@ class Cluster:
         self.controls[0].wait_ready()
         for control in self.controls[1:]:
             control.start()
-        addresses = ",".join(str(c.wait_ready()["agents_address"]) for c in self.controls)
+        addresses = ",".join(str(c.wait_ready()["address"]) for c in self.controls)
         self.nodes = [self._agent(i, addresses) for i in range(self.agents)]
         for node in self.nodes:
             node.start()

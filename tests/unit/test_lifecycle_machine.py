@@ -58,14 +58,19 @@ class Core(RuleBasedStateMachine):
         self.accepted = 0
         self.boots = 1
         self.ended: dict[str, Call] = {}
-        self.meter_ms: dict[tuple[str, str], int] = {}
+        for which in range(len(SPECS)):
+            self.submit(which, scheduled=True, comes_up=which % 2 == 0)
 
     # ---- clients ----
 
-    @rule(which=st.integers(0, len(SPECS) - 1))
-    def submit(self, which: int) -> None:
+    @rule(which=st.integers(0, len(SPECS) - 1), scheduled=st.booleans(), comes_up=st.booleans())
+    def submit(self, which: int, scheduled: bool, comes_up: bool) -> None:
         self.accepted += 1
         self.world.submit(self.accepted, SPECS[which].function_id)
+        if scheduled:
+            self.world.schedule()
+        for gang in self.gangs(GangState.RESERVED) if comes_up else ():
+            self.world.bring_up(gang)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())

@@ -38,8 +38,8 @@ class Screen:
 
     def __init__(self, look: Look, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.look = look
-        self._out = out or _tolerant(sys.stdout)
-        self._err = err or _tolerant(sys.stderr)
+        self._out = _tolerant(out or sys.stdout)
+        self._err = _tolerant(err or sys.stderr)
         self._colour_out = wants_colour(look, self._out)
         self._colour_err = wants_colour(look, self._err)
         self._truecolour = os.environ.get("COLORTERM", "") in ("truecolor", "24bit")

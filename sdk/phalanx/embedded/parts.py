@@ -112,7 +112,7 @@ def control_part(layout: Layout, ports: Ports) -> Part:
 def agent_part(layout: Layout, ports: Ports, *, simulate: int) -> Part:
     """The agent of this machine, with ``simulate`` GPUs where it has none."""
     flags = {
-        "control": f"127.0.0.1:{ports.agents}",
+        "control": f"127.0.0.1:{ports.clients}",
         "ca": str(layout.ca),
         "join-token-file": str(layout.join_token),
         "node-id": node_name(),
@@ -125,7 +125,7 @@ def agent_part(layout: Layout, ports: Ports, *, simulate: int) -> Part:
         flags["simulate-gpus"] = str(simulate)
     return Part(
         name="agent",
-        argv=_program("phalanx_agent.main", flags),
+        argv=(*_program("phalanx_agent.main", flags), "--end-gangs-on-exit"),
         log=layout.home.logs / "agent.log",
         ready=layout.agent_ready,
         needs=(layout.ca, layout.join_token),

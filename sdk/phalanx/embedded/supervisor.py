@@ -31,7 +31,8 @@ from phalanx.embedded.version import build_stamp, installed_version
 _START_TIMEOUT_MS = 60_000
 _START_TICK_S = 0.01
 _TICK_S = 2.0
-_PART_STOP_S = 5.0
+_PART_STOP_S = 8.0
+"""The agent ends its gangs in this time, grace included."""
 _GANG_GRACE_MS = 3000
 _MAX_LOG_BYTES = 20_000_000
 _PORT_TAKEN = ("address already in use", "failed to bind", "errno 98")

@@ -1,0 +1,127 @@
+"""The run view, on a scripted call: no servers, no processes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from phalanx.cli.follow import follow
+from phalanx.cli.render import Look, Screen
+from phalanx.cli.run_state import cost_line, stage_of
+from phalanx.core.errors import GetTimeoutError
+from phalanx.core.views import CallView, CostView, PhaseCost, RankView
+
+QUEUED = CallView(
+    call_id="c-1", function="app.train", state="queued", queue_position=3, reason="no node has 8 free GPUs"
+)
+STARTING = replace(
+    QUEUED, state="assigned", phase="starting", world_size=8, ready_ranks=6, gang_id="g-1", placement="n0"
+)
+RUNNING = replace(
+    STARTING, state="running", phase="busy", ready_ranks=8, step=40, ranks=(RankView(rank=0, node_id="a"),)
+)
+DONE = replace(RUNNING, state="succeeded", started_ms=1000, ended_ms=3500)
+
+
+@dataclass
+class Piece:
+    rank: int
+    data: bytes
+    node_id: str = "a"
+    stream: int = 1
+
+
+@dataclass
+class Script:
+    views: list[CallView]
+    pieces: list[Piece] = field(default_factory=list)
+    call_id: str = "c-1"
+    cancelled: bool = False
+
+    def states(self) -> Iterator[CallView]:
+        return iter(self.views)
+
+    def logs(self) -> Iterator[Piece]:
+        return iter(self.pieces)
+
+    def now(self) -> CallView:
+        return self.views[-1]
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def shown(script: Script, look: Look | None = None, **options: object) -> tuple[CallView, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    view = follow(script, Screen(look or Look(), out=out, err=err), **options)  # pyright: ignore[reportArgumentType]
+    return view, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (QUEUED, "queued (3rd, no node has 8 free GPUs)"),
+        (replace(QUEUED, queue_position=0, reason=""), "queued"),
+        (replace(STARTING, phase="reserved", ready_ranks=0), "placing 0/8 ranks"),
+        (STARTING, "starting 6/8 ranks"),
+        (RUNNING, "running step 40"),
+        (DONE, "succeeded after 2.5 s"),
+        (
+            replace(DONE, state="failed", reason="rank 2 raised ValueError"),
+            "failed after 2.5 s: rank 2 raised ValueError",
+        ),
+    ],
+)
+def test_every_stage_has_its_words(view: CallView, words: str) -> None:
+    assert stage_of(view).words == words
+
+
+def test_a_run_is_told_from_the_queue_to_its_end() -> None:
+    view, _, err = shown(Script([QUEUED, STARTING, RUNNING, DONE]))
+    assert view.state == "succeeded"
+    for part in ("queued", "no node has 8 free GPUs", "placed on n0", "starting 6/8 ranks", "running", "succeeded"):
+        assert part in err
+
+
+def test_lines_of_ranks_go_to_standard_output_folded() -> None:
+    pieces = [Piece(r, b"epoch 1\n") for r in range(4)] + [Piece(2, b"mine\n", node_id="b")]
+    _, out, _ = shown(Script([RUNNING, DONE], pieces))
+    assert out == "[r0-3] epoch 1\n[r2 n1] mine\n"
+
+
+def test_one_rank_can_be_picked() -> None:
+    _, out, _ = shown(Script([DONE], [Piece(0, b"zero\n"), Piece(1, b"one\n")]), ranks=(1,))
+    assert out == "[r1 n0] one\n"
+
+
+def test_the_last_line_is_shown_without_its_newline() -> None:
+    _, out, _ = shown(Script([DONE], [Piece(0, b"no newline")]))
+    assert out == "[r0 n0] no newline\n"
+
+
+def test_json_is_a_stream_of_events() -> None:
+    _, out, err = shown(Script([RUNNING, DONE], [Piece(0, b"x\n")]), Look(json=True))
+    events = [json.loads(line) for line in out.splitlines()]
+    assert err == ""
+    assert {e["event"] for e in events} == {"state", "log", "placement"}
+    assert next(e for e in events if e["event"] == "log")["ranks"] == [0]
+
+
+def test_waiting_ends_at_the_time_limit_and_the_call_goes_on() -> None:
+    script = Script([RUNNING])
+    with pytest.raises(GetTimeoutError, match="c-1"):
+        shown(script, timeout_s=0.2)
+    assert not script.cancelled
+
+
+def test_the_cost_line_says_seconds_by_phase_and_money() -> None:
+    phases = (
+        PhaseCost(phase="start", gpu_ms=800, charged=False, money="0"),
+        PhaseCost(phase="busy", gpu_ms=12_300, charged=True, money="0.0085"),
+    )
+    line = cost_line(CostView(phases=phases, gpu_ms=13_100, money="0.0085", price_per_gpu_hour="2.5"))
+    assert line == "cost 0.008500 USD for 13.1 GPU-s at 2.50 USD/GPU-h (start 0.8 (free), busy 12.3)"
