@@ -197,6 +197,7 @@ def _cancel(state: State, call: Call) -> messages.CancelCall:
         gang_id=call.gang_id,
         attempt=call.attempt,
         grace_ms=_grace_ms(state, call.function_id),
+        fence=call.fence,
     )
 
 

@@ -173,16 +173,18 @@ class Offer(_message.Message):
     def __init__(self, call_id: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., args: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class CancelCall(_message.Message):
-    __slots__ = ("call_id", "gang_id", "attempt", "grace_ms")
+    __slots__ = ("call_id", "gang_id", "attempt", "grace_ms", "fence")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     GANG_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     gang_id: str
     attempt: int
     grace_ms: int
-    def __init__(self, call_id: _Optional[str] = ..., gang_id: _Optional[str] = ..., attempt: _Optional[int] = ..., grace_ms: _Optional[int] = ...) -> None: ...
+    fence: int
+    def __init__(self, call_id: _Optional[str] = ..., gang_id: _Optional[str] = ..., attempt: _Optional[int] = ..., grace_ms: _Optional[int] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("seq",)

@@ -167,6 +167,8 @@ class CancelCall:
     gang_id: str = ""
     attempt: int = 0
     grace_ms: int = 3000
+    fence: int = 0
+    """The call's, so that an agent that never got the offer can say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
