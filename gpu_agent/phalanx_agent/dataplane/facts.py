@@ -60,6 +60,7 @@ class KeeperAttached:
     phase: str
     pids: tuple[int, ...]
     keeper_pid: int
+    backend: str = ""
     counters: tuple[tuple[str, int], ...] = ()
 
 

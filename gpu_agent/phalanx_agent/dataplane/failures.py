@@ -68,11 +68,11 @@ def refusal(error: PhalanxError) -> dict[str, Any]:
 
 def is_victim(error: ErrorInfo) -> bool:
     """Says whether the error only tells that another rank went away."""
-    if error.signal or error.cause in (Cause.CANCELLED, Cause.TIMEOUT):
+    if error.signal or error.exit_code or any(r.culprit for r in error.ranks):
         return False
-    if error.cause is Cause.PREEMPTED:
+    if error.cause in (Cause.INFRASTRUCTURE, Cause.PREEMPTED):
         return True
-    return bool(_VICTIM.search(error.message))
+    return error.cause is Cause.USER_EXCEPTION and bool(_VICTIM.search(error.message))
 
 
 def choose_culprit(errors: list[ErrorInfo]) -> ErrorInfo:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Protocol
 
 from phalanx.core.frames import Frame, Kind
-from phalanx.core.logrecords import END, LogRecord, RecordError, decode
+from phalanx.core.logrecords import END, LogEnd, LogRecord, RecordError, decode, parse_end
 
 READ_BYTES = 1 << 20
 EVERY_MS = 50
 SETTLE_NS = 200_000_000
-"""How long after a call's end its last output may still reach the spool."""
+"""How long after a call's end its end record may still reach the spool."""
 _SLOW_READER_BYTES = 4 << 20
 
 
@@ -59,12 +59,12 @@ class Follower:
             return
         was_over = self._over_for(now_ns)
         try:
-            sent_any = self._send_new()
+            read_any = self._send_new()
         except (OSError, RecordError):
-            self._end(complete=False)
+            self._end(LogEnd(self.bytes_by_rank, complete=False))
             return
-        if not sent_any and (not self.live or was_over):
-            self._end(complete=was_over)
+        if not self.done and not read_any and (was_over or not self.live):
+            self._end(LogEnd(self.bytes_by_rank, complete=False))
 
     def _over_for(self, now_ns: int) -> bool:
         if not self.over():
@@ -77,8 +77,12 @@ class Follower:
         start = self.offset
         for record, end in decode(data):
             self.offset = start + end
-            if record.call == self.call and record.stream != END:
-                self._send(record)
+            if record.call != self.call:
+                continue
+            if record.stream == END:
+                self._end(parse_end(record))
+                break
+            self._send(record)
         return self.offset > start
 
     def _send(self, record: LogRecord) -> None:
@@ -92,10 +96,10 @@ class Follower:
         }
         self.reader.send(Frame(Kind.LOG, self.request, meta, record.data))
 
-    def _end(self, *, complete: bool) -> None:
+    def _end(self, end: LogEnd) -> None:
         self.done = True
-        by_rank = {str(k): v for k, v in sorted(self.bytes_by_rank.items())}
-        self.reader.send(Frame(Kind.END, self.request, {"bytes_by_rank": by_rank, "complete": complete}))
+        by_rank = {str(k): v for k, v in sorted(end.bytes_by_rank.items())}
+        self.reader.send(Frame(Kind.END, self.request, {"bytes_by_rank": by_rank, "complete": end.complete}))
 
 
 def read_spool(path: Path, offset: int, limit: int = READ_BYTES) -> bytes:

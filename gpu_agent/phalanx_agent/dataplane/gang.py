@@ -108,6 +108,7 @@ class Gang:
                 gang_id=self.spec.gang_id,
                 phase=str(meta.get("phase", "starting")),
                 pids=_ints(meta.get("pids")),
+                backend=str(meta.get("backend", "")),
                 keeper_pid=self.keeper.pid,
                 counters=_counters(meta.get("counters")),
             )
@@ -138,7 +139,7 @@ class Gang:
         self.ended = True
         meta = frame.meta
         clean = bool(meta.get("clean", False))
-        error = ErrorInfo() if clean else error_from_meta(meta.get("error"), node_id=self.node_id)
+        error = ended_error(frame, self.node_id)
         self.on_ended(frame, error)
         self.keeper.send(Frame(Kind.ACK))
         self._say_ended(clean, error, meta)
@@ -162,6 +163,16 @@ class Gang:
                 lost=lost,
             )
         )
+
+
+def ended_error(frame: Frame, node_id: str) -> ErrorInfo:
+    """Returns why an ENDED frame's ranks ended; empty where they were told to."""
+    error = frame.meta.get("error")
+    return error_from_meta(error, pickled=bytes(frame.body), node_id=node_id) if error else ErrorInfo()
+
+
+def is_error(error: ErrorInfo) -> bool:
+    return bool(error.message or error.type_name)
 
 
 def _ints(value: object) -> tuple[int, ...]:

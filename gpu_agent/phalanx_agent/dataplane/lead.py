@@ -19,8 +19,8 @@ from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
 from phalanx_agent.dataplane.calls import CallRecord, CallTable, Origin, Step
 from phalanx_agent.dataplane.connection import close_fds
 from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway, GangSnapshot, GangSpec
-from phalanx_agent.dataplane.failures import cancelled, error_from_meta, failure, infrastructure
-from phalanx_agent.dataplane.gang import Emit, Gang
+from phalanx_agent.dataplane.failures import cancelled, failure, infrastructure
+from phalanx_agent.dataplane.gang import Emit, Gang, ended_error, is_error
 from phalanx_agent.dataplane.links import Link, PeerLink
 from phalanx_agent.dataplane.loop import Loop, now_ns
 from phalanx_agent.dataplane.outcomes import Outcomes
@@ -29,6 +29,8 @@ from phalanx_agent.dataplane.replies import Replies
 REPORT_AFTER_MS = 200
 SHED_AFTER_MS = 1000
 _CANCEL_SLACK_MS = 5000
+_KEEPERS_OWN_MS = 500
+"""Keepers end calls at their time limit themselves; this agent only makes sure."""
 _WAITS_KEPT = 256
 
 
@@ -196,9 +198,7 @@ class LeadGang(Gang):
             if frame.kind in (Kind.RESULT, Kind.FAILURE):
                 self._reply(node, frame)
             elif frame.kind is Kind.ENDED:
-                clean = bool(frame.meta.get("clean"))
-                node_id = self._links[node].node_id
-                self._node_gone(node, None if clean else error_from_meta(frame.meta.get("error"), node_id=node_id))
+                self._node_gone(node, ended_error(frame, self._links[node].node_id))
 
         return said
 
@@ -210,6 +210,9 @@ class LeadGang(Gang):
             close_fds(frame.fds)
             return
         replies = self._replies.get(frame.id)
+        if frame.meta.get("started") is False:
+            self._not_begun(node, record, replies)
+            return
         if replies is None:
             self._finish(record, frame)
             return
@@ -217,6 +220,15 @@ class LeadGang(Gang):
         if replies.failed:
             self.stop_all("a rank failed", 0 if replies.outcome is Outcome.FAILED else self.spec.grace_ms)
         self._settle(record, replies)
+
+    def _not_begun(self, node: int, record: CallRecord, replies: Replies | None) -> None:
+        """A keeper ended before it handed the call to its ranks."""
+        self._links[node].send(Frame(Kind.ACK, record.id))
+        if replies is None:
+            self._never_ran(record)
+        else:
+            replies.node_gone(node, None, now_ns())
+            self._settle(record, replies)
 
     def _unknown_outcome(self, frame: Frame) -> CallRecord:
         """A short direct call that a former agent took in: its client may ask for it."""
@@ -286,11 +298,12 @@ class LeadGang(Gang):
         self._pump()
 
     def on_ended(self, frame: Frame, error: ErrorInfo) -> None:
-        clean = bool(frame.meta.get("clean"))
-        self._node_gone(0, None if clean else error, lost=bool(frame.meta.get("lost")))
+        self._node_gone(0, error, lost=bool(frame.meta.get("lost")))
+        self._outcomes.flush()
 
-    def _node_gone(self, node: int, error: ErrorInfo | None, *, lost: bool = False) -> None:
+    def _node_gone(self, node: int, reason: ErrorInfo, *, lost: bool = False) -> None:
         """A node's ranks ended. Its keeper has failed the call that ran; what it had not begun never ran."""
+        error = reason if is_error(reason) else None
         self.stop_all("a rank failed" if error else "the gang ended", 0)
         head = self._sent[0] if self._sent else None
         for record in tuple(self._sent):
@@ -365,7 +378,7 @@ class LeadGang(Gang):
         if not head.reported and age_ms >= REPORT_AFTER_MS:
             self._report(head)
         timeout_ms = self._timeout_ms(head)
-        if timeout_ms and age_ms >= timeout_ms:
+        if timeout_ms and age_ms >= timeout_ms + _KEEPERS_OWN_MS:
             self._cancel_running(head, "timed_out", self.spec.grace_ms)
         if head.cancel_by_ns and now > head.cancel_by_ns:
             head.cancel_by_ns = 0
@@ -385,30 +398,39 @@ class LeadGang(Gang):
         meta = frame.meta
         phase = str(meta.get("phase", ""))
         running = bytes.fromhex(str(meta.get("running") or ""))
-        finished = {bytes.fromhex(str(x)) for x in meta.get("finished") or []}
+        queued = [bytes.fromhex(str(x)) for x in meta.get("queued") or []]
+        here = {bytes.fromhex(str(x)) for x in meta.get("finished") or []} | {running, *queued}
         if running:
             self._adopt_running(running)
-        elif phase == "ready":
-            for record in tuple(self._sent):
-                if record.id not in finished:
-                    self._sent.remove(record)
-                    self.table.forget(record.id)
+        for call in queued:
+            self._adopt(call)
+        for record in tuple(self._sent):
+            if record.id not in here:
+                self._sent.remove(record)
+                self.table.forget(record.id)
         for record in self._sent:
             record.running_ns = record.running_ns or now_ns()
             if len(self._links) > 1:
                 self._replies[record.id] = Replies(len(self._links))
+        if meta.get("ending"):
+            self.stopping = True
         self._become_ready(phase in ("ready", "busy"))
 
     def _adopt_running(self, call: bytes) -> None:
+        record = self._adopt(call)
+        self._sent.remove(record)
+        self._sent.appendleft(record)
+        record.running_ns = now_ns()
+
+    def _adopt(self, call: bytes) -> CallRecord:
+        """Takes over a call that a former agent handed to the keeper."""
         record = self.table.get(call)
         if record is None:
             record = CallRecord(id=call, origin=Origin.ADOPTED, queue_key="adopted", step=Step.SENT)
             self.table.add(record)
-        else:
-            self._sent.remove(record)
-        self._sent.appendleft(record)
-        record.running_ns = now_ns()
+            self._sent.append(record)
         self.keeper.note_running(call)
+        return record
 
     def on_rank(self, frame: Frame) -> None:
         if frame.meta.get("rank") == -1 and frame.meta.get("event") == "ready":
@@ -432,9 +454,8 @@ class LeadGang(Gang):
             link.send(frame)
 
     def release(self, call: bytes, slots: list[int]) -> None:
-        """Gives result memory back to the local ranks."""
-        if slots:
-            self.keeper.send(Frame(Kind.RELEASE, call, {"slots": slots}))
+        """Gives a call's result memory back to the local ranks."""
+        self.keeper.send(Frame(Kind.RELEASE, call, {"slots": slots}))
 
     def result_bytes(self, frame: Frame, call: bytes) -> bytes | bytearray | memoryview:
         """Reads a result out of the ranks' memory, and gives that back."""

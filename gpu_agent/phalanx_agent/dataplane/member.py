@@ -71,10 +71,10 @@ class MemberGang(Gang):
             self._to_lead(frame)
 
     def on_state(self, frame: Frame) -> None:
-        running = str(frame.meta.get("running") or "")
-        if running:
-            self._at_keeper.add(bytes.fromhex(running))
-            self.keeper.note_running(bytes.fromhex(running))
+        for call in [frame.meta.get("running") or "", *(frame.meta.get("queued") or [])]:
+            if call:
+                self._at_keeper.add(bytes.fromhex(str(call)))
+                self.keeper.note_running(bytes.fromhex(str(call)))
         self._to_lead(frame)
 
     def on_rank(self, frame: Frame) -> None:

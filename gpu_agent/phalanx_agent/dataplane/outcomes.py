@@ -104,6 +104,13 @@ class Outcomes:
         for record in self._gang.table.overdue(now):
             self.forget(record.id)
 
+    def flush(self) -> None:
+        """The gang has ended: what clients did not acknowledge yet is told now, before the gang's end is."""
+        while self._unacknowledged:
+            record = self._unacknowledged.popleft()
+            if record.id not in self._told and self._gang.table.get(record.id) is record:
+                self._tell(record, delivered=False)
+
     def take_direct(self) -> list[DirectEnded]:
         """Returns what short direct calls added up to since the last time."""
         spec = self._gang.spec

@@ -73,8 +73,11 @@ class DataPlane:
 
     # ---- life ----
 
-    def start(self, tls: ssl.SSLContext) -> None:
-        """Binds both listeners and starts the thread. Raises OSError where an address is taken."""
+    def start(self, tls: ssl.SSLContext | None) -> None:
+        """Binds both listeners and starts the thread. Raises OSError where an address is taken.
+
+        Without a certificate yet, TLS connections are closed at once.
+        """
         self._tls = tls
         self._listen_unix()
         self._listen_tcp()
@@ -195,6 +198,9 @@ class DataPlane:
     def _accept(self, listener: socket.socket, *, secure: bool) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             sock, _address = listener.accept()
+            if secure and self._tls is None:
+                sock.close()
+                return
             if secure:
                 assert self._tls is not None
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

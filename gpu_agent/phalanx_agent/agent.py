@@ -1,0 +1,363 @@
+"""The agent, put together: the supervisor decides, this file carries out, in the order in which things happened.
+
+Events of the data plane's thread, of the session and of jobs all pass through `tell`, on the event loop. Gangs outlive
+the agent: stopping it touches no keeper unless it was told to take them along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.core.clock import Clock
+from phalanx.core.messages import (
+    CancelCall,
+    FromAgent,
+    GangFacts,
+    Hello,
+    NodeInfo,
+    Offer,
+    Prepare,
+    Report,
+    RevokeToken,
+    Start,
+    Stop,
+    ToAgent,
+    Welcome,
+)
+from phalanx.core.spec import EnvSpec
+from phalanx.core.states import Phase
+from phalanx_agent import gang_events as ev
+from phalanx_agent.adoption import find_gangs
+from phalanx_agent.calls import Calls, direct_report
+from phalanx_agent.code import CodeStore
+from phalanx_agent.dataplane.facts import (
+    CallBegan,
+    CallEnded,
+    CallTurnedAway,
+    DirectEnded,
+    GangSnapshot,
+    KeeperAttached,
+    KeeperEnded,
+    KeeperStuck,
+    PlaneEvent,
+    RankSaid,
+)
+from phalanx_agent.dataplane.server import DataPlane, PlaneSettings
+from phalanx_agent.discovery.host import HostFacts
+from phalanx_agent.discovery.watch import GpuWatch
+from phalanx_agent.enrol import Enrolment, Identity
+from phalanx_agent.launcher import Launcher, StartError
+from phalanx_agent.logs import LogKeeper
+from phalanx_agent.members import Members, Tools
+from phalanx_agent.meter import Meter
+from phalanx_agent.session import Session
+from phalanx_agent.settings import Settings
+from phalanx_agent.supervisor import LeaseState, Supervisor
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+_END_GANGS_WITHIN_S = 20.0
+
+
+class Agent:
+    """One node's daemon. Make it inside a running event loop; then ``run``."""
+
+    def __init__(self, settings: Settings, *, clock: Clock, host: HostFacts, gpus: GpuWatch) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._host = host
+        self._gpus = gpus
+        self._epoch = clock.wall_ms()
+        self._loop = asyncio.get_running_loop()
+        self._supervisor = Supervisor()
+        self._meter = Meter(settings.state_dir / "journal.jsonl", clock=clock, boot_id=host.boot_id)
+        self._enrolment = Enrolment(
+            node_id=settings.node_id,
+            state_dir=settings.state_dir,
+            ca=settings.ca,
+            join_token_file=settings.join_token_file,
+            clock=clock,
+        )
+        self._session = Session(addresses=settings.control, enrolment=self._enrolment, clock=clock, node=self)
+        self._logs = LogKeeper(
+            settings.run_dir / "gangs", node_id=settings.node_id, put=self._session.put_blob, clock=clock
+        )
+        self._plane = DataPlane(self._plane_settings(), clock=clock, emit=self._from_plane)
+        self._launcher = Launcher(settings.run_dir, rank_user=settings.rank_user)
+        self._members = Members(self._tools(), self.tell)
+        self._calls = Calls(self._plane, self._session, self._members.owe)
+        self._effects = self._effect_table()
+        self._fingerprint = ""
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Adopts what is there, says that it is ready, and works until ``stop``."""
+        self._plane.start(self._tls())
+        try:
+            await self._adopt()
+            for job in (self._session.run(), self._tick(), self._gpus.run(self._in_use), self._warm()):
+                self._spawn(job)
+            self._write_ready_file()
+            await stop.wait()
+            if self._settings.end_gangs_on_exit:
+                await self._end_gangs()
+        finally:
+            await self._close()
+
+    def tell(self, event: ev.Event) -> None:
+        """Hands an event to the supervisor and carries out what it asks for. Event loop only."""
+        for effect in self._supervisor.handle(event, self._clock.monotonic_ms()):
+            self._perform(effect)
+
+    # ---- session's side ----
+
+    async def hello(self) -> Hello:
+        gangs = await self._gang_facts()
+        return Hello(node=self._node_info(), gangs=gangs)
+
+    async def report(self) -> tuple[Report, tuple[FromAgent, ...]]:
+        gangs = await self._gang_facts()
+        direct = await asyncio.wrap_future(self._plane.take_direct())
+        due = (direct_report(direct),) if direct else ()
+        return Report(gangs=gangs, gpus=self._gpus.all()), due
+
+    def heard(self, message: ToAgent) -> None:
+        """Takes one message of the control plane; every one may be a repetition."""
+        if isinstance(message, Welcome):
+            self._plane.set_ticket_key(message.ticket_key)
+        elif isinstance(message, RevokeToken):
+            self._plane.revoke(message.token_id)
+        elif isinstance(message, Prepare | Start | Stop | Offer | CancelCall):
+            self.tell(message)
+
+    def identity_changed(self, identity: Identity) -> None:
+        if identity.fingerprint != self._fingerprint:
+            self._fingerprint = identity.fingerprint
+            self._plane.use_certificate(self._enrolment.tls_context())
+
+    # ---- data plane's side ----
+
+    def _from_plane(self, event: PlaneEvent) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is gone
+            self._loop.call_soon_threadsafe(self._on_plane, event)
+
+    def _on_plane(self, event: PlaneEvent) -> None:
+        match event:
+            case CallBegan():
+                self._calls.began(event)
+            case CallEnded():
+                self._calls.ended(event)
+            case CallTurnedAway():
+                self._calls.turned_away(event)
+            case DirectEnded():
+                self._session.say(direct_report([event]))
+            case KeeperAttached():
+                self._attached(event)
+            case RankSaid() | KeeperEnded() | KeeperStuck():
+                self.tell(event)
+
+    def _attached(self, event: KeeperAttached) -> None:
+        self._members.keeper_pids[event.gang_id] = event.keeper_pid
+        counters = dict(event.counters)
+        self._meter.catch_up(event.gang_id, counters.get(Phase.BUSY.value, 0))
+        self._logs.open(event.gang_id)
+        self.tell(event)
+
+    # ---- effects ----
+
+    def _perform(self, effect: ev.Effect) -> None:
+        self._effects[type(effect)](effect)
+
+    def _effect_table(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            ev.Say: self._say,
+            ev.PrepareMember: self._members.prepare,
+            ev.AbandonPreparation: lambda e: self._members.abandon(e.gang_id),
+            ev.LaunchGang: self._members.launch,
+            ev.StopGang: lambda e: self._plane.stop_gang(e.gang_id, e.reason, e.grace_ms, drain=e.drain),
+            ev.KillKeeper: lambda e: self._members.kill_keeper(e.gang_id, e.pid),
+            ev.ProveClean: lambda e: self._members.prove_clean(e, self._meter.counters),
+            ev.QueueCall: lambda e: self._calls.offer(e.offer),
+            ev.TakeBack: lambda e: self._calls.cancel(e.cancel),
+            ev.OpenMeter: lambda e: self._meter.open(e.gang_id, e.gpus),
+            ev.EnterPhase: lambda e: self._meter.enter(e.gang_id, e.phase),
+            ev.ForgetGang: lambda e: self._forget(e.gang_id),
+            ev.Refused: lambda e: log.warning(
+                "stale message refused", extra={"gang": e.gang_id, "fence": e.fence, "kind": e.what}
+            ),
+        }
+
+    def _say(self, effect: ev.Say) -> None:
+        stored: Callable[[], None] | None = None
+        if effect.forget:
+            gang_id = effect.forget
+            stored = lambda: self.tell(ev.EndStored(gang_id=gang_id))  # noqa: E731
+        self._session.say(effect.message, stored)
+
+    def _forget(self, gang_id: str) -> None:
+        self._meter.close(gang_id)
+        self._members.forget(gang_id)
+        self._plane.close_gang(gang_id)
+        self._logs.finish(gang_id)
+
+    # ---- facts ----
+
+    async def _gang_facts(self) -> tuple[GangFacts, ...]:
+        snapshots = {s.gang_id: s for s in await asyncio.wrap_future(self._plane.snapshots())}
+        out: list[GangFacts] = []
+        for lease in self._supervisor.leases.values():
+            fast = snapshots.get(lease.gang_id, GangSnapshot(gang_id=lease.gang_id))
+            self._meter.note_busy(lease.gang_id, fast.busy_ms)
+            out.append(
+                GangFacts(
+                    gang_id=lease.gang_id,
+                    fence=lease.fence,
+                    state=lease.state.value,
+                    depth=fast.depth,
+                    in_flight=fast.in_flight,
+                    idle_ms=fast.idle_ms,
+                    p95_wait_ms=fast.p95_wait_ms,
+                    step=fast.step,
+                    counters=self._meter.counters(lease.gang_id),
+                    call_ids=fast.call_ids,
+                )
+            )
+        return tuple(out)
+
+    def _node_info(self) -> NodeInfo:
+        host = self._host
+        return NodeInfo(
+            node_id=self._settings.node_id,
+            hostname=host.hostname,
+            boot_id=host.boot_id,
+            agent_epoch=self._epoch,
+            agent_version=host.agent_version,
+            python=host.python,
+            torch=host.torch,
+            data_address=self._data_address(),
+            unix_path=str(self._settings.unix_path),
+            fingerprint=self._fingerprint,
+            cpus=host.cpus,
+            memory_bytes=host.memory_bytes,
+            pool=self._settings.pool,
+            gpus=self._gpus.all(),
+        )
+
+    def _data_address(self) -> str:
+        host = self._settings.advertise
+        return f"[{host}]:{self._plane.port}" if ":" in host else f"{host}:{self._plane.port}"
+
+    def _in_use(self, uuid: str) -> bool:
+        return bool(self._supervisor.holders(uuid))
+
+    # ---- life ----
+
+    async def _adopt(self) -> None:
+        """Takes over the gangs of a former agent, or says how they ended."""
+        found = await asyncio.to_thread(find_gangs, self._settings.run_dir / "gangs")
+        for gang in found:
+            gang_id = gang.config.gang_id
+            log.info("gang found", extra={"gang": gang_id, "alive": gang.alive})
+            self._logs.open(gang_id)
+            self._meter.open(gang_id, gang.config.member.gpus)
+            self.tell(ev.Adopted(config=gang.config, alive=gang.alive, clean=gang.clean, error=gang.error))
+            if gang.alive:
+                await self._open_adopted(gang.config, gang.peer_tickets)
+        self._meter.retain(g.config.gang_id for g in found)
+
+    async def _open_adopted(self, config: Any, tickets: tuple[str, ...]) -> None:
+        try:
+            await self._members.open(config, tickets)
+        except OSError as e:
+            self.tell(ev.Launched(gang_id=config.gang_id, error=f"its keeper ended meanwhile: {e}"))
+
+    async def _warm(self) -> None:
+        """Starts the plain environment's zygote ahead of the first gang."""
+        if not self._gpus.all():
+            return
+        try:
+            await self._launcher.warm(EnvSpec())
+        except StartError as e:
+            log.warning("the zygote does not start", extra={"reason": str(e)})
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.tell(ev.Tick(silent_ms=self._session.silent_ms))
+
+    async def _end_gangs(self) -> None:
+        """Ends every gang and waits until the control plane knows, or a bound has passed."""
+        for effect in self._supervisor.end_all("the agent is stopping", self._clock.monotonic_ms()):
+            self._perform(effect)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_GANGS_WITHIN_S):
+                while any(s.state is not LeaseState.ENDED for s in self._supervisor.leases.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        await self._session.flush(2.0)
+
+    async def _close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._members.close()
+        await self._logs.close()
+        await self._launcher.close()
+        await asyncio.to_thread(self._plane.stop)
+        self._meter.stop()
+
+    def _spawn(self, job: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(job)
+        self._background.add(task)
+        task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("agent job failed", exc_info=task.exception())
+
+    def _write_ready_file(self) -> None:
+        path = self._settings.ready_file
+        if path is None:
+            return
+        ready = {
+            "pid": os.getpid(),
+            "node_id": self._settings.node_id,
+            "unix_path": str(self._settings.unix_path),
+            "data_address": self._data_address(),
+        }
+        draft = path.with_name(f".{path.name}.new")
+        draft.write_text(json.dumps(ready))
+        draft.replace(path)
+
+    def _tls(self) -> Any:
+        return self._enrolment.tls_context() if self._enrolment.identity is not None else None
+
+    def _plane_settings(self) -> PlaneSettings:
+        return PlaneSettings(
+            node_id=self._settings.node_id,
+            epoch=self._epoch,
+            unix_path=self._settings.unix_path,
+            host=self._settings.listen_host,
+            port=self._settings.listen_port,
+            spool_of=lambda gang_id, _call_id: self._logs.spool_of(gang_id),
+        )
+
+    def _tools(self) -> Tools:
+        return Tools(
+            node_id=self._settings.node_id,
+            advertise=self._settings.advertise,
+            run_dir=self._settings.run_dir,
+            state_dir=self._settings.state_dir,
+            launcher=self._launcher,
+            code=CodeStore(self._settings.run_dir / "code", self._session.get_blob),
+            gpus=self._gpus,
+            plane=self._plane,
+            supervisor=self._supervisor,
+        )

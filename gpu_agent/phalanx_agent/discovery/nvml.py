@@ -1,0 +1,81 @@
+"""NVIDIA GPUs through NVML. The only file that imports pynvml.
+
+Every field is asked for by itself: what a driver does not answer is left at its default, and a GPU that answers
+nothing is DOWN with the driver's word for it. Nothing here touches CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pynvml
+
+from phalanx.core.messages import GpuInfo
+from phalanx.core.states import GpuState
+from phalanx_agent.discovery.source import GpuUse
+
+T = TypeVar("T")
+
+
+class NvmlGpus:
+    """Raises OSError from the constructor where there is no driver."""
+
+    simulated = False
+
+    def __init__(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as e:
+            raise OSError(f"NVML does not start: {e}") from e
+        self._known: dict[int, GpuInfo] = {}
+
+    def gpus(self) -> tuple[GpuInfo, ...]:
+        count = _ask(pynvml.nvmlDeviceGetCount, len(self._known))
+        return tuple(self._describe(index) for index in range(max(count, len(self._known))))
+
+    def use(self, uuid: str) -> GpuUse:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except pynvml.NVMLError as e:
+            raise OSError(f"GPU {uuid} does not answer: {e}") from e
+        memory: Any = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        used = None if memory is None else int(memory.used)
+        return GpuUse(memory_bytes=used, pids=frozenset(int(p.pid) for p in processes))
+
+    def _describe(self, index: int) -> GpuInfo:
+        """Returns what is known of one GPU; a lost one keeps the identity that it had."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError as e:
+            known = self._known.get(index, GpuInfo(uuid=f"unknown-{index}", index=index))
+            return GpuInfo(
+                uuid=known.uuid,
+                index=index,
+                model=known.model,
+                memory_bytes=known.memory_bytes,
+                state=GpuState.DOWN,
+                reason=f"NVML: {e}",
+            )
+        memory: Any = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        info = GpuInfo(
+            uuid=uuid,
+            index=index,
+            model=_text(_ask(lambda: pynvml.nvmlDeviceGetName(handle), "")),
+            memory_bytes=0 if memory is None else int(memory.total),
+        )
+        self._known[index] = info
+        return info
+
+
+def _ask(question: Callable[[], T], default: T) -> T:
+    try:
+        return question()
+    except pynvml.NVMLError:
+        return default
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,30 @@
+"""What the agent asks of a machine's GPUs, whoever answers: NVML or a simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from phalanx.core.messages import GpuInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """What occupies a GPU right now. ``memory_bytes`` is None where the driver does not say."""
+
+    memory_bytes: int | None = None
+    pids: frozenset[int] = field(default_factory=frozenset[int])
+
+
+class GpuSource(Protocol):
+    """Blocking; called in a thread. One broken GPU, or one broken field of it, never fails the others."""
+
+    simulated: bool
+
+    def gpus(self) -> tuple[GpuInfo, ...]:
+        """Returns every GPU of the node, in index order; a lost one is DOWN with a reason."""
+        ...
+
+    def use(self, uuid: str) -> GpuUse:
+        """Returns what occupies one GPU. Raises OSError when it does not answer."""
+        ...

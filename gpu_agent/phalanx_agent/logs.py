@@ -1,0 +1,201 @@
+"""Getting ranks' output off the node: spool files are read as they grow and uploaded in segments, call by call.
+
+A segment is spool records of one call, as `phalanx.core.logrecords` defines them, stored as
+``logs/<call_id>/<node_id>/<n>``; the last one ends with the call's end record. Segments go out every 5 s, at 1 MiB, and
+when a call ends. How far the upload has come stands beside the spool, so a restarted agent goes on from there and
+repeats at most one segment, under the same name. While nothing can be uploaded nothing is read: the spool is the
+buffer.
+Output outside calls stays in the spool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+
+from phalanx.core.clock import Clock
+from phalanx.core.ids import id_text
+from phalanx.core.logrecords import END, LogRecord, RecordError, decode, encode, outside_calls, parse_end
+from phalanx_agent.dataplane.follow import read_spool
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 1 << 20
+SEGMENT_MS = 5_000
+_LOOK_EVERY_S = 0.5
+
+Put = Callable[[str, bytes], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one gang's spool has been stored. ``segments``: the next number of each call that goes on."""
+
+    offset: int = 0
+    segments: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class SpoolUploader:
+    """One gang's spool. ``node_id`` and call ids make the segments' names."""
+
+    def __init__(self, gang_dir: Path, *, node_id: str, put: Put, clock: Clock) -> None:
+        self._spool = gang_dir / "spool.log"
+        self._progress_path = gang_dir / "uploaded.json"
+        self._node_id = node_id
+        self._put = put
+        self._clock = clock
+        self._progress = _load(self._progress_path)
+        self._read_to = self._progress.offset
+        self._parts: dict[str, list[bytes]] = {}
+        self._bytes = 0
+        self._ended: set[str] = set()
+        self._oldest_ms = 0
+
+    async def step(self, *, last: bool = False) -> bool:
+        """Reads what is new, and stores what is due; ``last`` stores everything. Returns whether there was anything.
+
+        Raises grpc.aio.AioRpcError when the control plane refuses a segment, OSError when the spool cannot be read.
+        """
+        new = self._read()
+        age_ms = self._clock.monotonic_ms() - self._oldest_ms if self._parts else 0
+        due = self._bytes >= SEGMENT_BYTES or age_ms >= SEGMENT_MS or bool(self._ended) or last
+        if self._parts and due:
+            await self._store()
+        elif not self._parts:
+            self._progress.offset = self._read_to
+        return new
+
+    def _read(self) -> bool:
+        if self._bytes >= SEGMENT_BYTES:
+            return True
+        if not self._spool.exists():
+            return False
+        data = read_spool(self._spool, self._read_to)
+        start = self._read_to
+        for record, end in decode(data):
+            self._read_to = start + end
+            if not outside_calls(record):
+                self._take(record)
+        return self._read_to > start
+
+    def _take(self, record: LogRecord) -> None:
+        call_id = id_text("c", record.call)
+        if record.stream == END:
+            if call_id not in self._parts and call_id not in self._progress.segments and not _wrote(record):
+                return
+            self._ended.add(call_id)
+        if not self._parts:
+            self._oldest_ms = self._clock.monotonic_ms()
+        data = encode(record)
+        self._parts.setdefault(call_id, []).append(data)
+        self._bytes += len(data)
+
+    async def _store(self) -> None:
+        segments = dict(self._progress.segments)
+        for call_id, parts in self._parts.items():
+            number = segments.get(call_id, 0)
+            await self._put(f"logs/{call_id}/{self._node_id}/{number}", b"".join(parts))
+            segments[call_id] = number + 1
+        for call_id in self._ended:
+            segments.pop(call_id, None)
+        self._progress = _Progress(self._read_to, segments)
+        _save(self._progress_path, self._progress)
+        self._parts.clear()
+        self._ended.clear()
+        self._bytes = 0
+
+
+class LogKeeper:
+    """Uploads the output of every gang on this node."""
+
+    def __init__(self, gangs_dir: Path, *, node_id: str, put: Put, clock: Clock) -> None:
+        self._dir = gangs_dir
+        self._node_id = node_id
+        self._put = put
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[str] = set()
+        self._wake: dict[str, asyncio.Event] = {}
+
+    def open(self, gang_id: str) -> None:
+        """Begins, or goes on, with a gang's spool."""
+        if gang_id not in self._tasks:
+            self._wake[gang_id] = asyncio.Event()
+            self._tasks[gang_id] = asyncio.create_task(self._keep(gang_id))
+
+    def finish(self, gang_id: str) -> None:
+        """The gang is over and stored: what is left of its output is uploaded, then its directory is removed."""
+        self.open(gang_id)
+        self._closing.add(gang_id)
+        self._wake[gang_id].set()
+
+    async def close(self) -> None:
+        """Stops uploading; spools stay for the next agent."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spool_of(self, gang_id: str) -> Path | None:
+        """Returns the gang's spool where it is still here; may be called from any thread."""
+        path = self._dir / gang_id / "spool.log"
+        return path if gang_id and path.exists() else None
+
+    async def _keep(self, gang_id: str) -> None:
+        gang_dir = self._dir / gang_id
+        uploader = SpoolUploader(gang_dir, node_id=self._node_id, put=self._put, clock=self._clock)
+        try:
+            await self._upload(gang_id, uploader)
+        finally:
+            self._tasks.pop(gang_id, None)
+            self._wake.pop(gang_id, None)
+        self._closing.discard(gang_id)
+        await asyncio.to_thread(shutil.rmtree, gang_dir, ignore_errors=True)
+
+    async def _upload(self, gang_id: str, uploader: SpoolUploader) -> None:
+        while True:
+            closing = gang_id in self._closing
+            try:
+                more = await uploader.step(last=closing)
+            except (grpc.aio.AioRpcError, OSError, RecordError) as e:
+                log.warning("a log segment was not stored", extra={"gang": gang_id, "reason": str(e)})
+                if closing:
+                    return
+                more = False
+            if closing and not more:
+                return
+            if not more:
+                await self._pause(gang_id)
+
+    async def _pause(self, gang_id: str) -> None:
+        try:
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await self._wake[gang_id].wait()
+            self._wake[gang_id].clear()
+        except TimeoutError:
+            return
+
+
+def _wrote(record: LogRecord) -> bool:
+    return any(parse_end(record).bytes_by_rank.values())
+
+
+def _load(path: Path) -> _Progress:
+    try:
+        data = json.loads(path.read_text())
+        return _Progress(int(data["offset"]), {str(k): int(v) for k, v in data["segments"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _Progress()
+
+
+def _save(path: Path, progress: _Progress) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps({"offset": progress.offset, "segments": progress.segments}))
+    draft.replace(path)
