@@ -88,6 +88,15 @@ class Replica:
         identity = await blobs.open_blobs(settings.blobs).identity()
         return cls(settings, clock, secret=secret, blob_identity=identity)
 
+    @property
+    def ca_pem(self) -> bytes:
+        """What clients and agents trust."""
+        return self._authority.pem
+
+    @property
+    def is_leader(self) -> bool:
+        return self._controller.is_leader
+
     def addresses(self) -> dict[str, str]:
         """Returns what others need to reach this replica."""
         return {

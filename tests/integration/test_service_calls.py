@@ -192,7 +192,7 @@ async def test_a_message_above_four_mebibytes_is_refused(admin: Client) -> None:
 
 async def test_a_client_with_another_ca_is_told_nothing(replica: Replica, store: StoreServer, tmp_path: Path) -> None:
     async with running_replica(store, tmp_path / "second", cell="second") as stranger:
-        ca = Path(stranger.addresses()["ca"]).read_bytes()
+        ca = stranger.ca_pem
     channel = grpc.aio.secure_channel(replica.addresses()["address"], grpc.ssl_channel_credentials(ca))
     async with channel:
         call = channel.unary_unary("/phalanx.v1.Control/GetServerInfo")(b"", timeout=3)

@@ -59,7 +59,7 @@ class Client:
 
     def __init__(self, replica: Replica, token: str) -> None:
         said = replica.addresses()
-        self.ca = Path(said["ca"]).read_bytes()
+        self.ca = replica.ca_pem
         self.page = said["page"]
         self.agents_address = said["agents_address"]
         self.channel = grpc.aio.secure_channel(said["address"], grpc.ssl_channel_credentials(self.ca))
@@ -153,12 +153,14 @@ class FakeAgent:
         """Gets a certificate and opens a channel with it."""
         answer = await client.stub.Enroll(self.request(join_token), timeout=TIMEOUT_S)
         self.certificate = answer.certificate_pem
-        key = self.key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        credentials = grpc.ssl_channel_credentials(answer.ca_pem, key, answer.certificate_pem)
+        credentials = grpc.ssl_channel_credentials(answer.ca_pem, self.private_key_pem(), answer.certificate_pem)
         self._channel = grpc.aio.secure_channel(client.agents_address, credentials)
         self._stub = agent_pb2_grpc.AgentsStub(self._channel)
+
+    def private_key_pem(self) -> bytes:
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
 
     @property
     def stub(self) -> Any:
