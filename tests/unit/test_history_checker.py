@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import histories as h
-from tests.support.history_checker import Batch, Marker, check_batches
+from tests.support.history_checker import Batch, Marker, batch_of_entry, check_batches
 
 ROOT = Path(__file__).parents[2]
 CLEAN = h.clean_history()
@@ -193,6 +193,19 @@ def test_a_state_that_says_something_else_is_caught() -> None:
     ):
         bent = {**fold, key: {**fold[key], name: wrong}}
         assert {v.rule for v in check_batches(CLEAN, state=bent)} == {"I22"}
+
+
+def test_an_entry_of_the_stream_reads_as_a_batch() -> None:
+    entry = {
+        "id": "7-0",
+        "e": "2",
+        "l": "a",
+        "t": "10",
+        "w": "20",
+        "v": "1",
+        "d": '[{"kind":"GangReady","gang_id":"g"}]',
+    }
+    assert batch_of_entry(entry) == Batch(7, 2, "a", 10, 20, (h.event("GangReady", gang_id="g"),))
 
 
 def write(folder: Path, batches: list[Batch]) -> Path:

@@ -13,6 +13,6 @@ own reducer cannot hide here.
 """
 
 from tests.support.history_checker.check import check, check_batches
-from tests.support.history_checker.records import Batch, Marker, Violation, read_history, read_markers
+from tests.support.history_checker.records import Batch, Marker, Violation, batch_of_entry, read_history, read_markers
 
-__all__ = ["Batch", "Marker", "Violation", "check", "check_batches", "read_history", "read_markers"]
+__all__ = ["Batch", "Marker", "Violation", "batch_of_entry", "check", "check_batches", "read_history", "read_markers"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,13 @@ def parse_batch(data: dict[str, Any]) -> Batch:
         raise ValueError("events must be a list of objects with a kind")
     numbers = [int(data[name]) for name in ("seq", "epoch", "log_ms", "wall_ms")]
     return Batch(numbers[0], numbers[1], str(data["leader"]), numbers[2], numbers[3], tuple(events))
+
+
+def batch_of_entry(entry: Mapping[str, str]) -> Batch:
+    """Reads one entry of the Redis stream as it stands there, with its ``id``. Raises KeyError or ValueError."""
+    names = {"epoch": "e", "leader": "l", "log_ms": "t", "wall_ms": "w"}
+    data: dict[str, Any] = {name: entry[field] for name, field in names.items()}
+    return parse_batch({**data, "seq": entry["id"].partition("-")[0], "events": json.loads(entry["d"])})
 
 
 def read_markers(folder: Path) -> list[Marker]:
