@@ -80,6 +80,11 @@ def connect() -> Client:
         return _Process.client
 
 
+def is_connected() -> bool:
+    """Says whether `connect` would return without I/O."""
+    return _Process.client is not None and _Process.pid == os.getpid()
+
+
 def use(connection: Connection) -> Client:
     """Makes ``connection`` the one of this process, for the CLI's flags and for tests."""
     from phalanx.client import Client

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class CancelledSignal(BaseException):  # noqa: N818  not an error: it passes through `except Exception`, as KeyboardInterrupt
+class CancelledSignal(BaseException):
     """Raised in the user's code, on the main thread, when its call is cancelled or its time limit passes."""
 
 

@@ -12,12 +12,12 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, ConnectionFailedError
-from phalanx.core.frames import CHUNK_BYTES, MORE, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.views import GangAddress
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
@@ -35,9 +35,9 @@ Callback = Callable[["Pending"], None]
 class Pending:
     """One call that waits for its outcome. ``done`` and then either ``frame``, or ``lost``: the connection ended."""
 
-    __slots__ = ("callback", "done", "event", "frame", "id", "lost", "sent", "slot", "started", "started_ms")
+    __slots__ = ("callback", "done", "event", "frame", "id", "lost", "reads", "sent", "slot", "started_ms")
 
-    def __init__(self, raw_id: bytes, started_ms: int) -> None:
+    def __init__(self, raw_id: bytes = NO_ID, started_ms: int = 0) -> None:
         self.id = raw_id
         self.started_ms = started_ms
         self.done = False
@@ -45,8 +45,9 @@ class Pending:
         self.lost = False
         self.sent = False
         """The whole CALL or ASK has left: the agent may act on it."""
-        self.started = False
         self.slot = 0
+        self.reads = False
+        """A thread of the connection reads until this is done."""
         self.event: threading.Event | None = None
         self.callback: Callback | None = None
 
@@ -76,16 +77,20 @@ class GangConnection:
         self._buffer: list[Part] = []
         self._buffered: list[Pending] = []
         self._buffer_bytes = 0
-        self._callbacks = 0
+        self._readers_wanted = 0
         self._pump: threading.Thread | None = None
         self._greet(address.ticket, client)
 
     # ---- sending ----
 
-    def call(self, raw_id: bytes, packed: Packed, *, timeout_ms: int = 0, flush: bool = True) -> Pending:
-        """Sends a call. With ``flush`` False it may wait in the buffer for `flush` or for more to send along."""
+    def call(self, raw_id: bytes, packed: Packed, *, flush: bool = True, callback: Callback | None = None) -> Pending:
+        """Sends a call. With ``flush`` False it may wait in the buffer for `flush` or for more to send along.
+
+        ``callback`` is as in `when_done`, but somebody else must read.
+        """
         pending = Pending(raw_id, self._clock.monotonic_ms())
-        meta: dict[str, Any] = {"timeout_ms": timeout_ms, "attempt": 1}
+        pending.callback = callback
+        meta: dict[str, Any] = {"timeout_ms": 0, "attempt": 1}
         self._add(pending)
         if packed.nbytes >= MEMFD_FROM_BYTES:
             self._send_large(pending, meta, packed)
@@ -135,23 +140,44 @@ class GangConnection:
         return True
 
     def when_done(self, pending: Pending, callback: Callback) -> None:
-        """Calls ``callback`` once, on some thread, when ``pending`` is done; at once when it already is."""
+        """Calls ``callback`` once when ``pending`` is done, at once when it already is; reads until then.
+
+        A callback runs on whichever thread reads, and must neither block nor use this connection.
+        """
         with self._state:
             if not pending.done:
                 pending.callback = callback
-                self._callbacks += 1
-                if self._pump is None:
-                    self._pump = threading.Thread(target=self._pump_callbacks, name="phalanx-pump", daemon=True)
-                    self._pump.start()
+                pending.reads = True
+                self._want_reading()
                 return
         callback(pending)
 
-    def forget(self, pending: Pending) -> None:
-        """Nobody waits for ``pending`` any more; its outcome is acknowledged unseen."""
+    @contextlib.contextmanager
+    def reading(self) -> Generator[None]:
+        """Inside, a thread of this connection reads, for callbacks of calls that nobody waits for."""
         with self._state:
-            if pending.callback is not None:
-                pending.callback = None
-                self._callbacks -= 1
+            self._want_reading()
+        try:
+            yield
+        finally:
+            with self._state:
+                self._readers_wanted -= 1
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that wait for their outcome."""
+        return len(self._pending)
+
+    def notice_end(self) -> None:
+        """Reads what has come meanwhile, so that a connection that the agent ended is seen as closed. Never waits."""
+        if self.open and self._reading.acquire(blocking=False):
+            try:
+                while self.open and self._stream.wait_readable(0):
+                    self._read_once()
+            finally:
+                self._reading.release()
+                if self._waiters:
+                    self._promote()
 
     def close(self) -> None:
         """Ends the connection; calls that wait are lost."""
@@ -280,14 +306,21 @@ class GangConnection:
                     waiter.event.set()
                     return
 
+    def _want_reading(self) -> None:
+        """Called with the state lock held."""
+        self._readers_wanted += 1
+        if self._pump is None and self.open:
+            self._pump = threading.Thread(target=self._pump_callbacks, name="phalanx-pump", daemon=True)
+            self._pump.start()
+
     def _pump_callbacks(self) -> None:
         while True:
             with self._state:
-                if self._callbacks == 0 or not self.open:
+                if self._readers_wanted == 0 or not self.open:
                     self._pump = None
                     break
             with self._reading:
-                if self._callbacks and self.open:
+                if self._readers_wanted and self.open:
                     self._read_once()
         if self._waiters:
             self._promote()
@@ -321,8 +354,6 @@ class GangConnection:
             elif frame.kind in (Kind.RESULT, Kind.FAILURE):
                 _close_all(frame.fds)
                 self._owe(Frame(Kind.ACK, frame.id))
-        elif frame.kind is Kind.STARTED and pending is not None:
-            pending.started = True
         elif frame.kind is Kind.PING:
             self._owe(Frame(Kind.PONG), at_once=True)
 
@@ -337,8 +368,7 @@ class GangConnection:
             pending.lost = frame is None
             pending.done = True
             callback, pending.callback = pending.callback, None
-            if callback is not None:
-                self._callbacks -= 1
+            self._readers_wanted -= pending.reads
             if pending.event is not None:
                 pending.event.set()
         if callback is not None:
@@ -359,12 +389,11 @@ class GangConnection:
         described = frame.meta.get("fds") or []
         sizes = [int(d["size"]) for d in described]
         slots = [int(d["slot"]) for d in described if int(d.get("slot", -1)) >= 0]
-        release = encode_head(Frame(Kind.RELEASE, frame.id, {"slots": slots})) if slots else b""
+        release = encode_head(Frame(Kind.RELEASE, frame.id, {"slots": slots}))
         owed = self._owed
 
         def freed() -> None:
-            if release:
-                owed.append(release)
+            owed.append(release)
 
         views = [map_private(fd, size, freed) for fd, size in zip(frame.fds, sizes, strict=True)]
         frame.fds = []

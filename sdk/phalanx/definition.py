@@ -61,7 +61,7 @@ class Decorated:
     def __init__(self, func: Callable[..., Any], spec: FunctionSpec, owner: object) -> None:
         self.func = func
         self.spec = spec
-        self._owner = owner
+        self.owner = owner
         self._lock = threading.RLock()
         self._client: Client | None = None
         self._data = b""
@@ -91,7 +91,7 @@ class Decorated:
     def code(self) -> tuple[FunctionSpec, dict[str, bytes]]:
         """Returns the spec with its code, and the blobs that it names. Raises SerializationError."""
         with _dumping(self):
-            data = dump_callable(self.func, owner=self._owner)
+            data = dump_callable(self.func, owner=self.owner)
         bundle = _Bundles.of(self.func)
         name = f"sha256:{hashlib.sha256(data).hexdigest()}"
         code = CodeRef(callable_blob=name, bundle_blob=bundle.blob, bundle_roots=bundle.roots, python=python_version())

@@ -1,0 +1,120 @@
+"""Phalanx: serverless functions that need gangs of GPUs.
+
+    @phalanx.gpu_function(gpus=8)
+    def train(steps: int) -> float: ...
+
+    train.remote(1000)
+
+Names are loaded when first used, so that importing this package is quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx.app import App
+    from phalanx.call import Call
+    from phalanx.context import Context, current
+    from phalanx.core.errors import (
+        AuthError,
+        CallCancelledError,
+        CallError,
+        CallTimeoutError,
+        ConnectionFailedError,
+        GetTimeoutError,
+        InvalidSpecError,
+        NoBlobStoreError,
+        NotBuiltError,
+        NotFoundError,
+        OutcomeUnknownError,
+        OutOfMemoryError,
+        PhalanxError,
+        PoisonError,
+        RankDiedError,
+        RemoteError,
+        SerializationError,
+        UnschedulableError,
+        VersionError,
+    )
+    from phalanx.environment import env
+    from phalanx.function import Function, gpu_function
+    from phalanx.logs import LogLine
+
+_ERRORS = (
+    "AuthError",
+    "CallCancelledError",
+    "CallError",
+    "CallTimeoutError",
+    "ConnectionFailedError",
+    "GetTimeoutError",
+    "InvalidSpecError",
+    "NoBlobStoreError",
+    "NotBuiltError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "OutcomeUnknownError",
+    "PhalanxError",
+    "PoisonError",
+    "RankDiedError",
+    "RemoteError",
+    "SerializationError",
+    "UnschedulableError",
+    "VersionError",
+)
+_HOMES = {
+    "App": "phalanx.app",
+    "Call": "phalanx.call",
+    "Context": "phalanx.context",
+    "Function": "phalanx.function",
+    "LogLine": "phalanx.logs",
+    "current": "phalanx.context",
+    "env": "phalanx.environment",
+    "gpu_function": "phalanx.function",
+    **dict.fromkeys(_ERRORS, "phalanx.core.errors"),
+}
+
+__all__ = [
+    "App",
+    "AuthError",
+    "Call",
+    "CallCancelledError",
+    "CallError",
+    "CallTimeoutError",
+    "ConnectionFailedError",
+    "Context",
+    "Function",
+    "GetTimeoutError",
+    "InvalidSpecError",
+    "LogLine",
+    "NoBlobStoreError",
+    "NotBuiltError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "OutcomeUnknownError",
+    "PhalanxError",
+    "PoisonError",
+    "RankDiedError",
+    "RemoteError",
+    "SerializationError",
+    "UnschedulableError",
+    "VersionError",
+    "current",
+    "env",
+    "gpu_function",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,175 @@
+"""The async twins: awaitables over the same runner, for any number of event loops.
+
+A direct call costs no thread: the gang connection's reader wakes the loop. Everything that may wait for the control
+plane runs on one of a bounded number of daemon threads. Cancelling the awaiting task cancels the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from phalanx.connection import is_connected
+from phalanx.core.frames import Kind
+from phalanx.core.ids import new_raw_id
+from phalanx.core.serialization import Packed
+from phalanx.dataplane import Pending
+from phalanx.definition import Definition, Target
+from phalanx.runner import Flight, Runner
+from phalanx.runner import current as current_runner
+
+T = TypeVar("T")
+
+MAX_THREADS = 256
+_INLINE_BYTES = 64 * 1024
+
+
+class Workers:
+    """Daemon threads that take jobs; made when all others are at work, up to a limit. They never keep the process."""
+
+    def __init__(self, limit: int = MAX_THREADS) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._idle = 0
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Runs ``job``, which must not raise, soon."""
+        with self._lock:
+            make = self._idle <= self._jobs.qsize() and self._threads < self._limit
+            self._threads += make
+        self._jobs.put(job)
+        if make:
+            threading.Thread(target=self._work, name="phalanx-worker", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            job = self._jobs.get()
+            with self._lock:
+                self._idle -= 1
+            job()
+
+
+class _Process:
+    workers = Workers()
+
+
+def workers() -> Workers:
+    return _Process.workers
+
+
+async def in_thread(act: Callable[[], T], *, on_cancel: Callable[[], object] | None = None) -> T:
+    """Returns what ``act`` returns on a thread. When the task is cancelled, ``on_cancel`` runs on another one."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def job() -> None:
+        try:
+            value = act()
+        except BaseException as e:  # noqa: BLE001  it is raised again where it is awaited
+            _resolve(loop, future, None, e)
+        else:
+            _resolve(loop, future, value, None)
+
+    workers().run(job)
+    return await _cancelling(future, on_cancel)
+
+
+async def remote(definition: Definition, packed: Packed) -> Any:
+    """Makes the call and returns its value."""
+    raw_id = new_raw_id()
+    stop = threading.Event()
+    found = await _ready(definition)
+    if found is not None:
+        runner, target = found
+        flight = _direct(runner, target, raw_id, packed)
+        if flight is not None:
+            return await _await_flight(runner, flight)
+
+    def act() -> Any:
+        runner = current_runner()
+        return runner.run(definition.target(runner.client), raw_id, packed, stop)
+
+    def cancel() -> None:
+        stop.set()
+        current_runner().cancel(raw_id)
+
+    return await in_thread(act, on_cancel=cancel)
+
+
+async def _ready(definition: Definition) -> tuple[Runner, Target] | None:
+    """Connects on a thread where that was not done before; then says whether the function is registered."""
+    runner = await in_thread(current_runner) if not is_connected() else current_runner()
+    target = definition.ready(runner.client)
+    return None if target is None else (runner, target)
+
+
+def _direct(runner: Runner, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
+    """Only over a connection that is open, and only what one write takes: nothing here may block the loop."""
+    if not target.direct or packed.nbytes > _INLINE_BYTES or runner.open_route(target) is None:
+        return None
+    return runner.direct(target, raw_id, packed)
+
+
+async def _await_flight(runner: Runner, flight: Flight) -> Any:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def done(_pending: Pending) -> None:
+        _resolve(loop, future, None, None)
+
+    flight.connection.when_done(flight.pending, done)
+    try:
+        await future
+    except asyncio.CancelledError:
+        workers().run(lambda: _quietly(lambda: runner.cancel(flight.raw_id, flight)))
+        raise
+    frame = flight.pending.frame
+    if frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE):
+        return runner.settle(flight)
+    stop = threading.Event()
+
+    def cancel() -> None:
+        stop.set()
+        runner.cancel(flight.raw_id)
+
+    return await in_thread(lambda: runner.settle(flight, stop), on_cancel=cancel)
+
+
+async def _cancelling(future: Awaitable[T], on_cancel: Callable[[], object] | None) -> T:
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if on_cancel is not None:
+            workers().run(lambda: _quietly(on_cancel))
+        raise
+
+
+def _resolve(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], value: Any, error: BaseException | None
+) -> None:
+    def resolve() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        elif isinstance(error, StopIteration):
+            future.set_exception(RuntimeError(f"the call raised StopIteration: {error}"))
+        else:
+            future.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(resolve)
+
+
+def _quietly(act: Callable[[], object]) -> None:
+    """A cancellation that cannot be delivered has nobody to tell: the call ends by its own limits."""
+    with contextlib.suppress(Exception):
+        act()

@@ -1,0 +1,136 @@
+"""A durable call, seen from anywhere: its value, state, output, ranks and cost. Every verb has an async twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from phalanx import aio
+from phalanx.client import is_terminal
+from phalanx.core.errors import GetTimeoutError, InvalidSpecError
+from phalanx.core.ids import id_raw
+from phalanx.core.views import CallView, CostView, RankView
+from phalanx.logs import LogLine, read_logs
+from phalanx.options import Duration, seconds
+from phalanx.runner import current
+
+R = TypeVar("R")
+
+
+class Call(Generic[R]):
+    """One invocation. Made by `Function.spawn` and `Call.from_id`."""
+
+    def __init__(self, call_id: str, *, returns: str = "") -> None:
+        self.id = call_id
+        self._returns = returns
+        self._ended: CallView | None = None
+        self.get: Get[R] = Get(self)
+        self.status: Twin[CallView] = Twin(self._status)
+        self.cancel: Cancel = Cancel(self)
+
+    @classmethod
+    def from_id(cls, call_id: str) -> Call[Any]:
+        """Returns the call of that id; whether it exists is seen at the first question. Raises InvalidSpecError."""
+        try:
+            id_raw(call_id)
+        except ValueError as e:
+            raise InvalidSpecError(
+                f"{call_id!r} is not a call id: they look like c-0123…, see `gpuctl ps --all`"
+            ) from e
+        return Call(call_id)
+
+    def logs(self, follow: bool = False) -> Iterator[LogLine]:
+        """Yields the call's output by line, rank and node; with ``follow`` until the call has ended."""
+        return read_logs(current().client, self.id, follow=follow)
+
+    def ranks(self) -> tuple[RankView, ...]:
+        """Returns the ranks of its gang, with node, GPU, process id and state."""
+        return self._status().ranks
+
+    def cost(self) -> CostView:
+        """Returns GPU time and money by phase, up to now."""
+        costs = current().client.costs(call_id=self.id)
+        return costs[0] if costs else CostView(subject=self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.id, self._returns)
+
+    def __repr__(self) -> str:
+        return f"<phalanx.Call {self.id}>"
+
+    def _status(self) -> CallView:
+        if self._ended is not None:
+            return self._ended
+        return self._remember(current().client.get_call(self.id))
+
+    def wait_for_end(self, timeout_s: float | None) -> CallView:
+        """Returns the terminal view. Raises GetTimeoutError."""
+        if self._ended is not None:
+            return self._ended
+        runner = current()
+        until_ms = None if timeout_s is None else runner.clock.monotonic_ms() + round(timeout_s * 1000)
+        view = self._remember(runner.await_end(self.id, until_ms=until_ms))
+        if not is_terminal(view):
+            state = f"it is {view.state}" + (f": {view.reason}" if view.reason else "") if view.state else "no answer"
+            raise GetTimeoutError(
+                f"call {self.id} did not end within {timeout_s:g} s; {state}", hint=f"gpuctl logs -f {self.id}"
+            )
+        return view
+
+    def value(self, view: CallView) -> R:
+        return current().value_of(view, self._returns)
+
+    def _remember(self, view: CallView) -> CallView:
+        if is_terminal(view):
+            self._ended = view
+        return view
+
+
+class Twin(Generic[R]):
+    """A question without arguments, and its async twin."""
+
+    def __init__(self, ask: Callable[[], R]) -> None:
+        self._ask = ask
+
+    def __call__(self) -> R:
+        return self._ask()
+
+    async def aio(self) -> R:
+        return await aio.in_thread(self._ask)
+
+
+class Get(Generic[R]):
+    """Waits for the value."""
+
+    def __init__(self, call: Call[R]) -> None:
+        self._call = call
+
+    def __call__(self, timeout: Duration | None = None) -> R:
+        """Returns the value, or raises what the function raised.
+
+        After ``timeout`` raises GetTimeoutError, and the call goes on.
+        """
+        return self._call.value(self._call.wait_for_end(None if timeout is None else seconds("timeout", timeout)))
+
+    async def aio(self, timeout: Duration | None = None) -> R:
+        """Cancelling the task stops the waiting, not the call."""
+        return await aio.in_thread(lambda: self(timeout))
+
+
+class Cancel:
+    """Ends the call."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._call = call
+
+    def __call__(self, *, wait: bool = True) -> CallView:
+        """Returns when the call's processes are gone; at once with ``wait`` False. Harmless on an ended call."""
+        view = current().client.cancel(self._call.id)
+        return self._call.wait_for_end(None) if wait and not is_terminal(view) else view
+
+    async def aio(self, *, wait: bool = True) -> CallView:
+        return await aio.in_thread(lambda: self(wait=wait))
+
+
+def _again(call_id: str, returns: str) -> Call[Any]:
+    return Call(call_id, returns=returns)

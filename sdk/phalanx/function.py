@@ -1,0 +1,286 @@
+"""`@phalanx.gpu_function` and the handle that it makes: `.remote`, `.spawn`, `.map`, `.starmap`, `.local`.
+
+Calling the handle plainly runs the function here, as if it were not decorated. Arguments are checked against the
+signature before anything is sent.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+from phalanx.core.errors import InvalidSpecError
+from phalanx.core.serialization import Packed, pack_arguments
+from phalanx.core.spec import EnvSpec, FunctionSpec, check_name
+from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped
+from phalanx.options import Duration, Options, spec_for
+from phalanx.verbs import Local, Map, Remote, Spawn, StarMap
+
+if TYPE_CHECKING:
+    from phalanx.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Function(Generic[P, R]):
+    """A function that runs on a gang. Made by `gpu_function`, `App.function` and `Function.from_name`."""
+
+    def __init__(self, definition: Definition, wrapped: Callable[P, R] | None = None) -> None:
+        self.definition = definition
+        self.wrapped = wrapped
+        self.prefix: tuple[Any, ...] = ()
+        self._check = _Arity(wrapped) if wrapped is not None else None
+        self.remote: Remote[P, R] = Remote(self)
+        self.spawn: Spawn[P, R] = Spawn(self)
+        self.map: Map[R] = Map(self)
+        self.starmap: StarMap[R] = StarMap(self)
+        self.local: Local[P, R] = Local(self)
+        if wrapped is not None:
+            functools.update_wrapper(self, _named(wrapped), updated=())
+
+    @classmethod
+    def from_name(cls, app: str, name: str) -> Function[..., Any]:
+        """Returns the handle of a deployed function. It is looked up at the first call, which raises NotFoundError."""
+        check_name("app name", app)
+        check_name("function name", name)
+        return Function(Deployed(app, name))
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def spec(self) -> FunctionSpec | None:
+        """What the decorator asked for; None for a function that is known by name or id only."""
+        return self.definition.spec if isinstance(self.definition, Decorated) else None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the function here."""
+        return self.run_here(*args, **kwargs)
+
+    def run_here(self, *args: Any, **kwargs: Any) -> R:
+        """Runs the function in this process. Raises InvalidSpecError where its code is not here."""
+        if self.wrapped is None:
+            raise InvalidSpecError(
+                f"{self.name} is known by its name only, its code is not here", hint="use .remote(...)"
+            )
+        call: Callable[..., R] = self.wrapped
+        return call(*self.prefix, *args, **kwargs)
+
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
+        """Returns the arguments as bytes. Raises TypeError where they do not fit the signature."""
+        args = (*self.prefix, *args)
+        if self._check is not None:
+            self._check(args, kwargs)
+        return pack_arguments(args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Function[..., R]:
+        """A decorated method, taken from an instance, gets the instance as its first argument."""
+        if instance is None or self.wrapped is None:
+            return self
+        bound: Function[..., R] = Function(self.definition, self.wrapped)
+        bound.prefix = (instance,)
+        return bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A handle travels as the function's id; inside its own function, as that function's own."""
+        if being_dumped(self.definition):
+            spec = self.spec
+            return _own, (self.name, spec.returns if spec else "")
+        from phalanx.connection import connect
+
+        return _by_id, (self.definition.target(connect()), self.prefix)
+
+    def __repr__(self) -> str:
+        return f"<phalanx.Function {self.name}>"
+
+
+@overload
+def gpu_function(func: Callable[P, R], /) -> Function[P, R]: ...
+
+
+@overload
+def gpu_function(
+    *,
+    gpus: float = ...,
+    gpu: str | None = ...,
+    cpus: float | None = ...,
+    memory_gb: float | None = ...,
+    nodes: int | None = ...,
+    backend: Literal["auto", "nccl", "gloo"] = ...,
+    launch: Literal["per_gpu", "per_node", "single"] = ...,
+    returns: Literal["rank0"] = ...,
+    timeout: Duration | None = ...,
+    startup_timeout: Duration = ...,
+    hang_timeout: Duration | None = ...,
+    grace: Duration = ...,
+    disconnect_grace: Duration | None = ...,
+    retries: int = ...,
+    scaledown_window: Duration = ...,
+    env: EnvSpec | None = ...,
+    name: str | None = ...,
+    app: App | None = ...,
+) -> Decorator: ...
+
+
+@overload
+def gpu_function(
+    *,
+    gpus: float = ...,
+    gpu: str | None = ...,
+    cpus: float | None = ...,
+    memory_gb: float | None = ...,
+    nodes: int | None = ...,
+    backend: Literal["auto", "nccl", "gloo"] = ...,
+    launch: Literal["per_gpu", "per_node", "single"] = ...,
+    returns: Literal["all"],
+    timeout: Duration | None = ...,
+    startup_timeout: Duration = ...,
+    hang_timeout: Duration | None = ...,
+    grace: Duration = ...,
+    disconnect_grace: Duration | None = ...,
+    retries: int = ...,
+    scaledown_window: Duration = ...,
+    env: EnvSpec | None = ...,
+    name: str | None = ...,
+    app: App | None = ...,
+) -> AllDecorator: ...
+
+
+def gpu_function(  # noqa: PLR0913  the public decorator
+    func: Any = None,
+    /,
+    *,
+    gpus: float = 1,
+    gpu: str | None = None,
+    cpus: float | None = None,
+    memory_gb: float | None = None,
+    nodes: int | None = None,
+    backend: Literal["auto", "nccl", "gloo"] = "auto",
+    launch: Literal["per_gpu", "per_node", "single"] = "per_gpu",
+    returns: Literal["rank0", "all"] = "rank0",
+    timeout: Duration | None = None,
+    startup_timeout: Duration = 300,
+    hang_timeout: Duration | None = None,
+    grace: Duration = 3,
+    disconnect_grace: Duration | None = None,
+    retries: int = 0,
+    scaledown_window: Duration = 60,
+    env: EnvSpec | None = None,
+    name: str | None = None,
+    app: App | None = None,
+) -> Any:
+    """Makes a function run on a gang of GPUs.
+
+    gpus: GPUs of the whole gang; 0 for a CPU function, a fraction for a part of one GPU. gpu: the model, as "H100".
+    cpus, memory_gb: limits per rank (10^9 bytes). nodes: machines to spread over, evenly. backend: "auto" is NCCL on
+    GPUs and gloo elsewhere. launch: processes to start, one "per_gpu", one "per_node", or a "single" one.
+    returns: rank 0's value, or "all" for the list by rank.
+
+    Durations are seconds or text such as "10m". timeout: of one execution. startup_timeout: until the gang is ready.
+    grace: between SIGTERM and SIGKILL. disconnect_grace: how long a gang outlives the loss of its control plane (300).
+    scaledown_window: how long an idle gang stays warm.
+
+    retries: further attempts after a user exception, a timeout or running out of memory; with 0 the function runs at
+    most once. Functions with retries always go through the control plane.
+    env: made with `phalanx.env`. name: instead of the function's own. app: collects it for `gpuctl deploy`.
+
+    Raises InvalidSpecError on wrong use and NotBuiltError on an option that does not exist yet.
+    """
+    options = Options(
+        gpus=gpus,
+        gpu=gpu,
+        cpus=cpus,
+        memory_gb=memory_gb,
+        nodes=nodes,
+        backend=backend,
+        launch=launch,
+        returns=returns,
+        timeout=timeout,
+        startup_timeout=startup_timeout,
+        hang_timeout=hang_timeout,
+        grace=grace,
+        disconnect_grace=disconnect_grace,
+        retries=retries,
+        scaledown_window=scaledown_window,
+        env=env,
+        name=name,
+    )
+    if func is not None:
+        return decorate(func, options, app)
+    return lambda wrapped: decorate(wrapped, options, app)  # pyright: ignore[reportUnknownLambdaType]
+
+
+def decorate(func: Callable[..., Any], options: Options, app: App | None) -> Function[..., Any]:
+    """Returns the handle of ``func``, entered into ``app`` where one is given."""
+    if isinstance(func, Function):
+        raise InvalidSpecError(f"{func.name} is decorated twice: keep one @gpu_function")
+    if isinstance(func, (staticmethod, classmethod)):
+        raise InvalidSpecError("put @staticmethod above @gpu_function, not below it")
+    spec = spec_for(func, options, app=app.name if app is not None else "")
+    function: Function[..., Any] = Function(Decorated(func, spec, owner=None), func)
+    assert isinstance(function.definition, Decorated)
+    function.definition.owner = function
+    if app is not None:
+        app.add(function)
+    return function
+
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Decorator(Protocol):
+        """What `gpu_function(...)` returns: rank 0's value comes back."""
+
+        def __call__(self, func: Callable[P, R], /) -> Function[P, R]: ...
+
+    class AllDecorator(Protocol):
+        """With ``returns="all"``: `.remote` returns the list by rank."""
+
+        def __call__(self, func: Callable[P, R], /) -> Function[P, list[R]]: ...
+
+
+class _Arity:
+    """Checks arguments against a signature; plain positional calls without binding them."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self._name = getattr(func, "__name__", type(func).__name__)
+        self._signature: inspect.Signature | None = None
+        self._fewest, self._most = 0, -1
+        try:
+            self._signature = inspect.signature(func)
+        except (ValueError, TypeError):
+            return
+        parameters = self._signature.parameters.values()
+        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if all(p.kind in plain for p in parameters):
+            self._most = len(self._signature.parameters)
+            self._fewest = sum(p.default is inspect.Parameter.empty for p in parameters)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not kwargs and self._fewest <= len(args) <= self._most:
+            return
+        if self._signature is None:
+            return
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise TypeError(f"{self._name}{self._signature}: {e}") from None
+
+
+def _named(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Partials have no name of their own: their function's is used."""
+    return getattr(func, "func", func) if not hasattr(func, "__name__") else func
+
+
+def _by_id(target: Target, prefix: tuple[Any, ...]) -> Function[..., Any]:
+    function: Function[..., Any] = Function(ById(target))
+    function.prefix = prefix
+    return function
+
+
+def _own(name: str, returns: str) -> Function[..., Any]:
+    return Function(Own(name, returns))

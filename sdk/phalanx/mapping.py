@@ -1,0 +1,194 @@
+"""`map`: many calls under way at once, over one gang connection where there is one.
+
+Inputs are taken one by one, at most ``window`` ahead of what was yielded. Direct calls are written together and their
+replies read together by the consuming thread; calls that find no room at the gang go the durable way on threads,
+where they may start further gangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from phalanx.aio import workers
+from phalanx.core.errors import InvalidSpecError, PhalanxError
+from phalanx.core.frames import Kind
+from phalanx.core.ids import new_raw_id
+from phalanx.core.serialization import Packed
+from phalanx.dataplane import Pending
+from phalanx.definition import Definition, Target
+from phalanx.runner import Flight, Runner, current
+
+
+class _Item:
+    """One input under way, directly or on a thread. ``done`` is for the latter."""
+
+    __slots__ = ("done", "error", "flight", "raw_id", "stop", "value")
+
+    def __init__(self) -> None:
+        self.raw_id = new_raw_id()
+        self.flight: Flight | None = None
+        self.done = threading.Event()
+        self.stop = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class Mapper:
+    """Use once: `ordered` or `as_they_come`."""
+
+    def __init__(
+        self, definition: Definition, packed: Iterator[Packed], *, window: int, return_exceptions: bool
+    ) -> None:
+        self._definition = definition
+        self._packed = packed
+        self._window = window
+        self._return_exceptions = return_exceptions
+        self._prepared: tuple[Runner, Target] | None = None
+        self._under_way: dict[_Item, None] = {}
+        self._finished: queue.SimpleQueue[_Item] | None = None
+
+    def ordered(self) -> Iterator[Any]:
+        items: deque[_Item] = deque()
+        try:
+            while self._fill(items):
+                head = items.popleft()
+                self._await_item(head)
+                yield self._outcome(head)
+        finally:
+            self._cancel_rest()
+
+    def as_they_come(self) -> Iterator[Any]:
+        finished = self._finished = queue.SimpleQueue()
+        try:
+            while self._fill([]):
+                with self._reading():
+                    item = finished.get()
+                self._settle(item)
+                yield self._outcome(item)
+        finally:
+            self._cancel_rest()
+
+    # ---- starting ----
+
+    def _fill(self, items: deque[_Item] | list[_Item]) -> bool:
+        """Starts calls up to the window. Returns False when nothing is under way and nothing is left."""
+        while len(self._under_way) < self._window:
+            packed = next(self._packed, None)
+            if packed is None:
+                break
+            item = _Item()
+            self._under_way[item] = None
+            self._start(item, packed)
+            items.append(item)
+        return bool(self._under_way)
+
+    def _start(self, item: _Item, packed: Packed) -> None:
+        runner, target = self._prepare()
+        route = runner.route(target)
+        if route is None:
+            self._start_durable(item, lambda: runner.durable(target, item.raw_id, packed, item.stop))
+            return
+        flight = item.flight = Flight(target, item.raw_id, packed, route)
+        flight.pending = route.call(
+            item.raw_id, packed, flush=False, callback=lambda p: self._answered(item, flight, p)
+        )
+
+    def _answered(self, item: _Item, flight: Flight, pending: Pending) -> None:
+        """On whichever thread reads: a call that found no room, or lost its gang, goes on at once on a thread."""
+        if _has_outcome(pending):
+            self._tell(item)
+            return
+        flight.pending = pending
+        self._start_durable(item, lambda: self._prepare()[0].settle(flight, item.stop))
+
+    def _start_durable(self, item: _Item, act: Callable[[], Any]) -> None:
+        def job() -> None:
+            try:
+                item.value = act()
+            except BaseException as e:  # noqa: BLE001  it is raised again where the item is yielded
+                item.error = e
+            item.done.set()
+            self._tell(item)
+
+        workers().run(job)
+
+    def _tell(self, item: _Item) -> None:
+        if self._finished is not None:
+            self._finished.put(item)
+
+    def _prepare(self) -> tuple[Runner, Target]:
+        if self._prepared is None:
+            runner = current()
+            self._prepared = (runner, self._definition.target(runner.client))
+        return self._prepared
+
+    # ---- ending ----
+
+    def _await_item(self, item: _Item) -> None:
+        flight = item.flight
+        if flight is not None:
+            flight.connection.wait(flight.pending)
+        if flight is None or not _has_outcome(flight.pending):
+            with self._reading():
+                item.done.wait()
+        self._settle(item)
+
+    def _settle(self, item: _Item) -> None:
+        """Takes the item, which is done, off the list of those under way."""
+        flight = item.flight
+        if flight is not None and _has_outcome(flight.pending):
+            try:
+                item.value = self._prepare()[0].settle(flight)
+            except Exception as e:  # noqa: BLE001  it is raised again where the item is yielded
+                item.error = e
+        del self._under_way[item]
+
+    def _outcome(self, item: _Item) -> Any:
+        if item.error is None:
+            return item.value
+        if self._return_exceptions and isinstance(item.error, Exception):
+            return item.error
+        raise item.error
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[None]:
+        """Inside, what gang connections have to say is read although nobody waits for it."""
+        flights = [item.flight for item in self._under_way if item.flight is not None]
+        connections = {id(f.connection): f.connection for f in flights if not f.pending.done}
+        with contextlib.ExitStack() as stack:
+            for connection in connections.values():
+                connection.flush()
+                stack.enter_context(connection.reading())
+            yield
+
+    def _cancel_rest(self) -> None:
+        """Nobody waits for what is still under way."""
+        rest = list(self._under_way)
+        self._under_way.clear()
+        if rest and self._prepared is not None:
+            runner = self._prepared[0]
+            workers().run(lambda: _cancel_all(runner, rest))
+
+
+def check_window(window: int) -> None:
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidSpecError(f"window={window!r}: give a whole number from 1 on")
+
+
+def _has_outcome(pending: Pending) -> bool:
+    frame = pending.frame
+    return frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE)
+
+
+def _cancel_all(runner: Runner, items: list[_Item]) -> None:
+    for item in items:
+        item.stop.set()
+        try:
+            runner.cancel(item.raw_id, item.flight)
+        except PhalanxError:
+            continue

@@ -1,0 +1,74 @@
+"""What came back, as a value or as the exception to raise: from frames of the data plane and from stored calls."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from phalanx.core.errors import CallCancelledError
+from phalanx.core.frames import Frame
+from phalanx.core.messages import ErrorInfo, RankFailure
+from phalanx.core.remote_errors import to_exception
+from phalanx.core.serialization import Buffer, envelope_bytes, unpack
+from phalanx.core.states import CallState, Cause, Outcome
+from phalanx.core.views import CallView
+
+_ERROR_FIELDS = {f.name for f in fields(ErrorInfo)} - {"cause", "ranks", "pickled"}
+_RANK_FIELDS = {f.name for f in fields(RankFailure)}
+_CAUSE_OF_OUTCOME = {Outcome.TIMED_OUT.value: Cause.TIMEOUT, Outcome.CANCELLED.value: Cause.CANCELLED}
+
+
+def value_of_frame(frame: Frame, returns: str) -> Any:
+    """Returns what a RESULT frame holds. Raises SerializationError when it does not load here."""
+    return value_of_body(frame.body, returns, parts="parts" in frame.meta)
+
+
+def value_of_body(body: Buffer, returns: str, *, parts: bool = False) -> Any:
+    """Returns rank 0's value, or the list by rank: ranks' envelopes stand one behind the other."""
+    view = memoryview(body)
+    size = envelope_bytes(view)
+    if returns != "all" and not parts and size == view.nbytes:
+        return unpack(_writable(body))
+    whole = memoryview(_writable(body))
+    values: list[Any] = []
+    at = 0
+    while at < whole.nbytes:
+        end = at + envelope_bytes(whole[at:])
+        values.append(unpack(whole[at:end]))
+        at = end
+    return values
+
+
+def error_of_frame(frame: Frame, call_id: str) -> BaseException:
+    """Returns what a FAILURE frame means."""
+    info = replace(_error_info(frame.meta.get("error")), pickled=bytes(frame.body))
+    cause = _CAUSE_OF_OUTCOME.get(str(frame.meta.get("outcome")))
+    return to_exception(replace(info, cause=cause) if cause else info, call_id=call_id, attempt=1)
+
+
+def error_of_view(view: CallView) -> BaseException:
+    """Returns what the end of a call that did not succeed means."""
+    if view.state == CallState.CANCELLED and not view.error.message:
+        return CallCancelledError(view.reason or "the call was cancelled", call_id=view.call_id, attempt=view.attempt)
+    info = view.error if view.error.message else replace(view.error, message=view.reason)
+    if view.state == CallState.CANCELLED:
+        info = replace(info, cause=Cause.CANCELLED)
+    elif view.state == CallState.TIMED_OUT:
+        info = replace(info, cause=Cause.TIMEOUT)
+    return to_exception(info, call_id=view.call_id, attempt=view.attempt)
+
+
+def _writable(body: Buffer) -> Buffer:
+    """Small results that hold arrays are copied, so that the caller may write into them."""
+    return bytearray(body) if isinstance(body, bytes) and struct.unpack_from("!I", body, 8)[0] else body
+
+
+def _error_info(data: object) -> ErrorInfo:
+    values = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    try:
+        cause = Cause(str(values.get("cause", "")))
+    except ValueError:
+        cause = Cause.USER_EXCEPTION
+    ranks = tuple(RankFailure(**{k: v for k, v in r.items() if k in _RANK_FIELDS}) for r in values.get("ranks") or ())
+    return ErrorInfo(cause=cause, ranks=ranks, **{k: v for k, v in values.items() if k in _ERROR_FIELDS})

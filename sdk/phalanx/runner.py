@@ -1,0 +1,257 @@
+"""How one call is made: directly at a warm gang where there is one, through the control plane otherwise.
+
+Both ways carry the same id. BUSY goes the durable way. When a connection is lost in the middle, what became of the id
+is asked, of the control plane and of the agent; nothing is ever sent a second time while it may have run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.client import Client, is_terminal
+from phalanx.connection import connect
+from phalanx.core.clock import Clock, SystemClock
+from phalanx.core.errors import AuthError, CallCancelledError, ConnectionFailedError, NotFoundError, OutcomeUnknownError
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.ids import id_text
+from phalanx.core.messages import Body
+from phalanx.core.serialization import Packed
+from phalanx.core.spec import INLINE_BODY_BYTES
+from phalanx.core.states import CallState
+from phalanx.core.views import CallView
+from phalanx.dataplane import GangConnection, Pending
+from phalanx.definition import Target
+from phalanx.memfds import MemfdPool
+from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
+
+RECOVER_MS = 15_000
+"""How long an agent may be away before the outcome of a call that it had is declared unknown."""
+LOOK_AGAIN_MS = 50
+"""No warm gang was found: until then nobody asks again."""
+IDLE_CHECK_MS = 20
+_UNKNOWN_ANSWERS = 3
+_ASK_PAUSE_S = 0.3
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A direct call on its way. ``packed`` is kept in case it must go the durable way."""
+
+    target: Target
+    raw_id: bytes
+    packed: Packed
+    connection: GangConnection
+    pending: Pending = field(default_factory=Pending)
+
+    @property
+    def call_id(self) -> str:
+        return id_text("c", self.raw_id)
+
+
+class Runner:
+    """Everything that calls of one client share: gang connections by function, and memory to send from."""
+
+    def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
+        self.client = client
+        self.pool = MemfdPool()
+        self.clock = clock or SystemClock()
+        self._routes: dict[str, GangConnection] = {}
+        self._used_ms: dict[str, int] = {}
+        self._no_gang_until_ms: dict[str, int] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._pause = threading.Event()
+        self._name = f"{socket.gethostname()}/{os.getpid()}"
+
+    # ---- whole calls ----
+
+    def run(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
+        """Returns the call's value, or raises. ``stop``: somebody cancelled before it was sent."""
+        flight = self.direct(target, raw_id, packed)
+        if flight is None:
+            return self.durable(target, raw_id, packed, stop)
+        flight.connection.wait(flight.pending)
+        return self.settle(flight, stop)
+
+    def direct(self, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
+        """Sends the call to a warm gang; None when there is none."""
+        route = self.route(target)
+        if route is None:
+            return None
+        return Flight(target, raw_id, packed, route, route.call(raw_id, packed))
+
+    def settle(self, flight: Flight, stop: threading.Event | None = None) -> Any:
+        """Returns the value of a direct call that is done, or raises what it ended with."""
+        frame = flight.pending.frame
+        if frame is None:
+            return self._after_loss(flight, stop)
+        if frame.kind is Kind.RESULT:
+            return value_of_frame(frame, flight.target.returns)
+        if frame.kind is Kind.BUSY:
+            self._note_busy(flight, frame)
+            return self.durable(flight.target, flight.raw_id, flight.packed, stop)
+        if frame.kind is Kind.FAILURE:
+            raise error_of_frame(frame, flight.call_id)
+        return self._recover(flight)
+
+    def durable(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
+        """Submits the call, waits for its end, and returns its value or raises."""
+        if stop is not None and stop.is_set():
+            raise CallCancelledError("cancelled before it was sent", call_id=id_text("c", raw_id))
+        call_id = self.submit(target, raw_id, packed)
+        if stop is not None and stop.is_set():
+            self.client.cancel(call_id)
+        view = self.await_end(call_id)
+        self._no_gang_until_ms.pop(target.function_id, None)
+        return self.value_of(view, target.returns)
+
+    def submit(self, target: Target, raw_id: bytes, packed: Packed) -> str:
+        """Returns the call's id once the control plane has made it durable."""
+        call_id = id_text("c", raw_id)
+        data = packed.tobytes()
+        if len(data) <= INLINE_BODY_BYTES:
+            body = Body(data=data, size=len(data))
+        else:
+            body = Body(blob=self.client.put_blob(data), size=len(data))
+        self.client.submit(call_id, target.function_id, body)
+        return call_id
+
+    def await_end(self, call_id: str, *, until_ms: int | None = None) -> CallView:
+        """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic)."""
+        view = CallView(call_id=call_id)
+        for view in self.client.watch(call_id, until_ms=until_ms):
+            if is_terminal(view):
+                break
+        return view
+
+    def value_of(self, view: CallView, returns: str) -> Any:
+        """Returns an ended call's value, or raises what it ended with."""
+        if view.state != CallState.SUCCEEDED:
+            raise error_of_view(view)
+        body = self.client.get_blob(view.result.blob) if view.result.blob else view.result.data
+        return value_of_body(body, returns)
+
+    def cancel(self, raw_id: bytes, flight: Flight | None = None) -> None:
+        """Asks for the call's end wherever it is; one that nobody knows was never sent or has ended."""
+        if flight is not None and flight.connection.open and not flight.pending.done:
+            flight.connection.cancel(raw_id)
+            return
+        try:
+            self.client.cancel(id_text("c", raw_id))
+        except NotFoundError:
+            return
+
+    # ---- gangs ----
+
+    def route(self, target: Target) -> GangConnection | None:
+        """Returns a connection to a warm gang of the function, opening one where a gang is known."""
+        if not target.direct:
+            return None
+        route = self.open_route(target)
+        if route is not None:
+            return route
+        now = self.clock.monotonic_ms()
+        if now < self._no_gang_until_ms.get(target.function_id, 0):
+            return None
+        with self._locks.setdefault(target.function_id, threading.Lock()):
+            route = self.open_route(target) or self._connect(target)
+        if route is None:
+            self._no_gang_until_ms[target.function_id] = now + LOOK_AGAIN_MS
+        return route
+
+    def open_route(self, target: Target) -> GangConnection | None:
+        """Returns the connection that is open already; no network round trip."""
+        route = self._routes.get(target.function_id)
+        if route is None or route.pid != os.getpid():
+            return None
+        now = self.clock.monotonic_ms()
+        if now - self._used_ms.get(target.function_id, 0) > IDLE_CHECK_MS:
+            route.notice_end()
+        self._used_ms[target.function_id] = now
+        return route if route.open else None
+
+    def close(self) -> None:
+        for route in self._routes.values():
+            route.close()
+        self._routes.clear()
+        self.pool.close()
+
+    def _connect(self, target: Target) -> GangConnection | None:
+        """An agent that is not reachable from here is no error: the durable way remains."""
+        address = self.client.gang_address(target.function_id)
+        if not address.ticket:
+            return None
+        try:
+            route = GangConnection(address, client=self._name, pool=self.pool, clock=self.clock)
+        except (ConnectionFailedError, AuthError):
+            return None
+        self._routes[target.function_id] = route
+        self._used_ms[target.function_id] = self.clock.monotonic_ms()
+        return route
+
+    def _note_busy(self, flight: Flight, frame: Frame) -> None:
+        """A gang that is busy with nothing is ending."""
+        if frame.meta.get("draining") or not frame.meta.get("depth"):
+            if self._routes.get(flight.target.function_id) is flight.connection:
+                del self._routes[flight.target.function_id]
+            if not flight.connection.in_flight:
+                flight.connection.close()
+
+    # ---- lost connections ----
+
+    def _after_loss(self, flight: Flight, stop: threading.Event | None) -> Any:
+        if not flight.pending.sent:
+            return self.durable(flight.target, flight.raw_id, flight.packed, stop)
+        return self._recover(flight)
+
+    def _recover(self, flight: Flight) -> Any:
+        """Finds out what became of a call whose connection was lost after it was sent."""
+        until_ms = self.clock.monotonic_ms() + RECOVER_MS
+        unknown = 0
+        while self.clock.monotonic_ms() < until_ms and unknown < _UNKNOWN_ANSWERS:
+            if self.client.knows(flight.call_id):
+                return self.value_of(self.await_end(flight.call_id), flight.target.returns)
+            answer = self._ask_agent(flight)
+            if answer is not None and answer.kind is Kind.RESULT:
+                return value_of_frame(answer, flight.target.returns)
+            if answer is not None and answer.kind is Kind.FAILURE:
+                raise error_of_frame(answer, flight.call_id)
+            unknown += answer is not None
+            self._pause.wait(_ASK_PAUSE_S)
+        raise OutcomeUnknownError(
+            f"the connection to the gang of {flight.target.name} was lost, and neither its agent nor the control plane "
+            f"knows the call: it may have run",
+            call_id=flight.call_id,
+            attempt=1,
+            hint="call it again if running it twice does no harm, or give the function retries=1",
+        )
+
+    def _ask_agent(self, flight: Flight) -> Frame | None:
+        """Returns the outcome or UNKNOWN; None while the gang's agent is not reachable."""
+        address = self.client.gang_address(flight.target.function_id)
+        if not address.ticket or address.gang_id != flight.connection.gang_id:
+            return Frame(Kind.UNKNOWN, flight.raw_id)
+        route = self.open_route(flight.target) or self._connect(flight.target)
+        if route is None:
+            return None
+        pending = route.ask(flight.raw_id)
+        route.wait(pending)
+        return pending.frame
+
+
+class _Process:
+    """This process's runner, beside its client."""
+
+    runner: Runner | None = None
+
+
+def current() -> Runner:
+    """Returns the runner of this process's client."""
+    client = connect()
+    runner = _Process.runner
+    if runner is None or runner.client is not client:
+        runner = _Process.runner = Runner(client)
+    return runner
