@@ -181,14 +181,13 @@ class Controller:
         while True:
             record = await self._standby.until_elected()
             await self._lead(record)
-            _raise_if_cancelled()
 
     async def _lead(self, record: LeaderRecord) -> None:
         term = self._term = Term(self._parts, record)
         try:
             await term.run()
-        except* LogLostError as group:
-            _logger.error("store lost acknowledged batches", extra={"why": str(group.exceptions[0])})  # noqa: TRY400
+        except LogLostError as e:
+            _logger.error("store lost acknowledged batches", extra={"why": str(e)})  # noqa: TRY400
             self._standby.reload()
         finally:
             self._term = None
@@ -219,10 +218,3 @@ class Controller:
         """Queues what nobody waits for; it is said again by its agent, or seen again at the next tick."""
         if self.is_leader:
             self._leading().submit(Pending(command=command))
-
-
-def _raise_if_cancelled() -> None:
-    """A TaskGroup that ends with errors keeps a cancellation to itself when both come at once."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from phalanx.core.messages import Hello
 from phalanx_control.controller_draft import Draft, Pending, draft_batch
@@ -47,6 +48,7 @@ class Term:
         self._record = record
         self._waiting: deque[Pending] = deque()
         self._news = asyncio.Event()
+        self._over: asyncio.Future[FencedOutError | LogLostError] = asyncio.get_running_loop().create_future()
         self._base_log_ms = parts.feed.state.log_ms
         self._base_ms = parts.clock.monotonic_ms()
         self.is_open = False
@@ -70,16 +72,26 @@ class Term:
 
     async def run(self) -> None:
         """Returns when another leader has taken over. Raises LogLostError when the store has lost batches."""
+        loops = (self._renew_for_ever, self._commit_for_ever, self._tick_for_ever, self._snapshot_for_ever)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._renew_for_ever())
-                tasks.create_task(self._commit_for_ever())
-                tasks.create_task(self._tick_for_ever())
-                tasks.create_task(self._snapshot_for_ever())
-        except* FencedOutError as group:
-            _logger.warning("leadership lost", extra={"epoch": self._record.epoch, "why": str(group.exceptions[0])})
+                running = [tasks.create_task(self._until_over(loop)) for loop in loops]
+                why = await self._over
+                for task in running:
+                    task.cancel()
         finally:
             self.is_open = False
+        if isinstance(why, LogLostError):
+            raise why
+        _logger.warning("leadership lost", extra={"epoch": self._record.epoch, "why": str(why)})
+
+    async def _until_over(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """The end of a term is told, not raised: a TaskGroup that fails hides a cancellation that comes meanwhile."""
+        try:
+            await loop()
+        except (FencedOutError, LogLostError) as e:
+            if not self._over.done():
+                self._over.set_result(e)
 
     # ---- the loops ----
 

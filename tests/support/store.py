@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,7 +94,7 @@ class StoreServer:
 
 
 @contextmanager
-def running_store(*, appendonly: str = "yes", appendfsync: str = "always") -> Iterator[StoreServer]:
+def running_store(*, appendonly: str = "yes", appendfsync: str = "always") -> Generator[StoreServer]:
     """Yields a started server in a folder of its own (a short path: socket names are limited), and removes both."""
     folder = Path(tempfile.mkdtemp(prefix="pxs"))
     server = StoreServer(folder, appendonly=appendonly, appendfsync=appendfsync)
