@@ -65,21 +65,22 @@ def config_from_json(text: str) -> GangConfig:
     """Reads what `config_to_json` wrote. Raises ValueError, KeyError or TypeError on anything else."""
     value: dict[str, Any] = json.loads(text)
     value["function"] = _function(value["function"])
-    value["members"] = tuple(Member(**{**m, "gpus": tuple(m["gpus"])}) for m in value["members"])
+    value["members"] = tuple(_member(m) for m in value["members"])
     value["gpu_indices"] = tuple(value["gpu_indices"])
     return GangConfig(**value)
 
 
+def _member(value: dict[str, Any]) -> Member:
+    value["gpus"] = tuple(value["gpus"])
+    return Member(**value)
+
+
 def _function(value: dict[str, Any]) -> FunctionSpec:
-    env = value["env"]
+    env, code = value["env"], value["code"]
+    code["bundle_roots"] = tuple(code["bundle_roots"])
     variables = tuple((str(k), str(v)) for k, v in env["variables"])
-    code = value["code"]
-    return FunctionSpec(
-        **{
-            **value,
-            "resources": Resources(**value["resources"]),
-            "limits": Limits(**value["limits"]),
-            "env": EnvSpec(pip=tuple(env["pip"]), preload=tuple(env["preload"]), variables=variables),
-            "code": CodeRef(**{**code, "bundle_roots": tuple(code["bundle_roots"])}),
-        }
-    )
+    value["resources"] = Resources(**value["resources"])
+    value["limits"] = Limits(**value["limits"])
+    value["env"] = EnvSpec(pip=tuple(env["pip"]), preload=tuple(env["preload"]), variables=variables)
+    value["code"] = CodeRef(**code)
+    return FunctionSpec(**value)

@@ -13,7 +13,6 @@ from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.ids import id_text, new_raw_id
 from phalanx.core.serialization import pack, unpack
 from phalanx.core.spec import Limits
-
 from tests.support.gang_driver import Gangs, Keeper
 from tests.support.wait import wait_until
 
@@ -23,10 +22,10 @@ def echo(value: Any) -> Any:
 
 
 def wait_for(path: str) -> str:
-    import os
+    import pathlib
     import threading
 
-    while not os.path.exists(path):
+    while not pathlib.Path(path).exists():
         threading.Event().wait(0.01)
     return path
 
@@ -100,7 +99,7 @@ def test_a_timeout_interrupts_sleep_and_counts_from_the_hand_over(gangs: Gangs) 
     def sleep() -> None:
         import time
 
-        time.sleep(60)  # noqa: TID251  the subject of this test
+        time.sleep(60)
 
     keeper = gangs.one(sleep, gpus=0)
     keeper.ready()
@@ -177,13 +176,11 @@ def test_a_large_array_travels_in_memory_both_ways_and_is_given_back(gangs: Gang
     packed.write_into(memoryview(ours))
     for _ in range(3):
         call = new_raw_id()
-        keeper.send(
-            Frame(Kind.CALL, call, {"attempt": 1, "fds": [{"size": packed.nbytes, "slot": 5}]}, fds=[fd])
-        )
+        keeper.send(Frame(Kind.CALL, call, {"attempt": 1, "fds": [{"size": packed.nbytes, "slot": 5}]}, fds=[fd]))
         frame = keeper.outcome(call)
         assert frame.meta["released"] == [5]
         size = frame.meta["fds"][0]["size"]
-        value = unpack(mmap.mmap(frame.fds[0], size, prot=mmap.PROT_READ))
+        value = unpack(memoryview(mmap.mmap(frame.fds[0], size, prot=mmap.PROT_READ)))
         assert value[0] == 1
         assert value[-1] == -((1 << 18) - 1)
         keeper.send(Frame(Kind.ACK, call))

@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 import pytest
+
 from phalanx.core.exceptions import unpack_exception
 from phalanx.core.frames import Kind
 from phalanx.core.serialization import unpack
 from phalanx.core.spec import Limits
-
 from tests.support.gang_driver import Gangs, Keeper, process_exists
 from tests.support.wait import wait_until
 
@@ -24,9 +24,10 @@ def wait_in_a_collective(culprit: int, how: str) -> None:
     import signal
     import sys
 
-    import phalanx.context
     import torch
     import torch.distributed as dist
+
+    import phalanx.context
 
     if phalanx.context.current().rank != culprit:
         dist.all_reduce(torch.ones(1))
@@ -139,9 +140,10 @@ def test_a_killed_rank_on_one_node_leaves_only_victims_on_the_other(gangs: Gangs
 
 def test_mismatched_sizes_show_both_ranks(gangs: Gangs) -> None:
     def mismatch() -> None:
-        import phalanx.context
         import torch
         import torch.distributed as dist
+
+        import phalanx.context
 
         dist.all_reduce(torch.ones(10 if phalanx.context.current().rank else 1000))
 
@@ -238,9 +240,10 @@ def test_torch_allocation_over_the_limit_is_out_of_memory_too(gangs: Gangs) -> N
 
 def test_ranks_that_ran_different_numbers_of_collectives_are_not_used_again(gangs: Gangs) -> None:
     def uneven() -> None:
-        import phalanx.context
         import torch
         import torch.distributed as dist
+
+        import phalanx.context
 
         if phalanx.context.current().rank == 0:
             dist.send(torch.ones(1), dst=1)

@@ -1,4 +1,4 @@
-"""User code that does to its process whatever processes can do: no call sees another's mess, and nothing is left over."""
+"""User code that does to its process whatever can be done: no call sees another's mess, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.spec import Limits
-
 from tests.support.gang_driver import Gangs, Keeper, process_exists
 from tests.support.wait import wait_until
 
 
 def namespace_members(keeper: Keeper) -> list[int]:
     """Every process in the keeper's PID namespace, or in its session's tree."""
-    own = os.readlink("/proc/self/ns/pid")
-    inside = os.readlink(f"/proc/{keeper.pid}/ns/pid")
+    own = str(Path("/proc/self/ns/pid").readlink())
+    inside = str(Path(f"/proc/{keeper.pid}/ns/pid").readlink())
     assert inside != own, "this machine grants no PID namespace"
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if os.readlink(entry / "ns/pid") == inside:
+                if str((entry / "ns/pid").readlink()) == inside and process_exists(int(entry.name)):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -227,9 +227,9 @@ def look_around(how: str) -> Any:
         return make_a_mess(how)
     print("still here", flush=True)
     with tempfile.NamedTemporaryFile() as file:
-        mode = os.stat(file.name).st_mode & 0o777
+        mode = os.fstat(file.fileno()).st_mode & 0o777
     handlers = (signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, callable(signal.getsignal(signal.SIGTERM)))
-    return os.getcwd(), mode, handlers, os.environ.get("LEFT_BEHIND"), "PATH" in os.environ
+    return os.path.realpath("."), mode, handlers, os.environ.get("LEFT_BEHIND"), "PATH" in os.environ
 
 
 MESSES = ("streams", "descriptors", "directory", "umask", "limits", "session", "children", "environment", "handlers")

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+
 from phalanx.core.frames import Kind
 from phalanx.core.serialization import unpack
 from phalanx.core.spec import EnvSpec
@@ -114,7 +115,9 @@ def test_a_dead_zygote_is_replaced_and_its_gangs_live_on(gangs: Gangs) -> None:
     assert other.result(other.call(1.0)) == 2.0
 
 
-def test_an_environment_whose_modules_start_threads_still_gets_gangs(gangs: Gangs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_whose_modules_start_threads_still_gets_gangs(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = gangs.run_dir / "starts_a_thread.py"
     module.write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nVALUE = 7\n"

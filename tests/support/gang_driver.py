@@ -23,7 +23,6 @@ from phalanx.loader import dump_callable
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.channel import Assembler, receive_some
 from phalanx_agent.launcher import Launcher
-
 from tests.support.wait import wait_until
 
 PATIENCE_S = 30.0
@@ -126,7 +125,12 @@ class Keeper:
         return frame.meta["error"]
 
     def ready(self) -> Frame:
-        return self.wait_for(lambda f: f.kind is Kind.RANK and f.meta["rank"] == -1, "READY of all local ranks")
+        def says_so(frame: Frame) -> bool:
+            if frame.kind is Kind.STATE:
+                return frame.meta["phase"] in ("ready", "busy")
+            return frame.kind is Kind.RANK and frame.meta["rank"] == -1
+
+        return self.wait_for(says_so, "READY of all local ranks")
 
     def pids(self) -> list[int]:
         """The ranks' process ids, in rank order."""
@@ -164,7 +168,7 @@ class Gangs:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
 
-    def start(
+    def start(  # noqa: PLR0913  the options of a function, as its decorator has them
         self,
         function: Callable[..., Any],
         *,

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable
 
 from phalanx.core.frames import Frame, Kind
-
 from phalanx_agent.keeper.channel import Channel, ChannelClosedError, close_fds
 from phalanx_agent.keeper.loop import WRITE, Loop
 

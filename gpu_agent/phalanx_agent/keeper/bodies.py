@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.core.frames import Frame, Kind
-
 from phalanx_agent.keeper.calls import Body, QueuedCall, Reply, reply_bytes
 from phalanx_agent.keeper.channel import close_fds
 
@@ -37,7 +36,7 @@ class Loans:
         return slot if self._open.pop(call_id, None) is not None else None
 
     def forget(self, call_id: bytes, replies: list[Reply]) -> None:
-        """The call failed: what its ranks gave back is not told in a result, and the agent frees it with the failure."""
+        """The call failed: its memory is the sender's again with the failure, if every rank gave it back."""
         for reply in replies:
             if reply.meta.get("released"):
                 self._open.pop(call_id, None)
@@ -60,7 +59,7 @@ def into_memory(parts: list[Body]) -> int:
     fd = os.memfd_create("phalanx-body", os.MFD_CLOEXEC)
     for part in parts:
         view = memoryview(part)
-        while len(view):
+        while view:
             view = view[os.write(fd, view) :]
     return fd
 

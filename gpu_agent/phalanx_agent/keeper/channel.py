@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from phalanx.core.frames import CHUNK_BYTES, MORE, Decoder, Frame, FrameError, Kind, encode_head
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
 MAX_FDS = 16
 ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS * 4)
 

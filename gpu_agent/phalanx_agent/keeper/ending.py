@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from phalanx.core.clock import Clock
-
 from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.namespaces import Walls, kill_everything
 from phalanx_agent.keeper.ranks import RankProcess, signal_all
@@ -18,7 +17,7 @@ _EMPTY_WITHIN_MS = 5_000
 
 @dataclass(slots=True)
 class Ending:
-    """Ends all local ranks and whatever they started. ``done(clean)`` is called once, when nothing is left or time is up."""
+    """Ends all local ranks and whatever they started. ``done(clean)`` is called once, at the end."""
 
     loop: Loop
     clock: Clock

@@ -1,12 +1,11 @@
 """One gang on one node, run: frames from the agent and from ranks in, calls handed over, deaths judged, outcomes told.
 
-Single-threaded, holds no user code and imports no torch. Every rule about order lives here; reading, writing, forking and
-killing live in the files beside.
+Single-threaded, holds no user code and imports no torch. Every rule about order lives here; reading, writing, forking
+and killing live in the files beside.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,9 +16,8 @@ from phalanx.core.clock import Clock
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause, Outcome, Phase
-
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import bodies
+from phalanx_agent.keeper import bodies, telling
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import ChannelClosedError, close_fds
@@ -28,22 +26,12 @@ from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.loop import WRITE, Loop
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess, append_durably, oom_kills, reap
-from phalanx_agent.keeper.report import Death, Evidence, Failure, Verdict, error_from_dict, error_to_dict
+from phalanx_agent.keeper.report import Death, Evidence, Verdict, error_to_dict
+from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
 OTHERS_ANSWER_WITHIN_MS = 500
 RETAIN_WITHOUT_AGENT_MS = 600_000
-
-
-@dataclass(slots=True)
-class Why:
-    """The reason for a gang's end. Without ``error`` it is a clean one."""
-
-    reason: str
-    outcome: Outcome = Outcome.FAILED
-    error: ErrorInfo | None = None
-    pickled: bytes = b""
-    cause: Cause = Cause.INFRASTRUCTURE
 
 
 @dataclass(slots=True)
@@ -142,7 +130,7 @@ class Gang:
         call = self.book.withdraw(frame.id)
         if call is not None:
             close_fds(call.fds)
-            error = error_to_dict(_ended_by(outcome, "while it waited", self.config.node_id))
+            error = error_to_dict(telling.ended_by(outcome, "while it waited", self.config.node_id))
             self._finished(frame.id, failure_frame(frame.id, outcome=outcome, error=error, busy_ms=0))
         elif self.book.running is not None and self.book.running.id == frame.id:
             self._interrupt(outcome, int(frame.meta.get("grace_ms", 0)))
@@ -187,7 +175,7 @@ class Gang:
         self._interrupt(Outcome.TIMED_OUT, int(self.config.function.limits.grace_s * 1000))
 
     def _interrupt(self, outcome: Outcome, grace_ms: int) -> None:
-        error = _ended_by(outcome, "while it ran", self.config.node_id)
+        error = telling.ended_by(outcome, "while it ran", self.config.node_id)
         self._end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
 
     def _replied(self, rank: RankProcess, frame: Frame) -> None:
@@ -199,7 +187,7 @@ class Gang:
         last = self.book.reply(Reply(rank.rank, ok, frame.meta, frame.body, frame.fds))
         if not ok:
             rank.exits = rank.exits or bool(frame.meta.get("exits"))
-            self.evidence.add_failure(_failure(frame))
+            self.evidence.add_failure(telling.failure_of_rank(frame))
         if self.ending.begun:
             return
         if last:
@@ -304,7 +292,7 @@ class Gang:
             case Kind.RESULT | Kind.FAILURE if frame.id != NO_ID:
                 self._replied(rank, frame)
             case Kind.FAILURE:
-                self.evidence.add_failure(_failure(frame))
+                self.evidence.add_failure(telling.failure_of_rank(frame))
                 self._judge()
             case Kind.RANK:
                 self._rank_event(rank, frame)
@@ -453,73 +441,34 @@ class Gang:
             "counters": self.counters.snapshot(now),
             "deaths": [d.as_dict() for d in self.evidence.deaths.values()],
         }
-        self._write_report(meta)
+        telling.write_report(self.gang_dir, meta)
         self.ended = Frame(Kind.ENDED, NO_ID, meta, self.why.pickled)
         self.tell(self.ended)
 
     def _fail_running(self, now: int) -> None:
         assert self.why is not None
         running = self.book.running
-        if running is None:
-            return
-        error = self.why.error or ErrorInfo(
-            cause=self.why.cause,
-            message=f"the gang was ended while the call ran: {self.why.reason}",
-            node_id=self.config.node_id,
-        )
-        meta = error_to_dict(error)
-        busy_ms = now - self.book.started_ms
-        self._finished(
-            running.id,
-            failure_frame(running.id, outcome=self.why.outcome, error=meta, busy_ms=busy_ms, pickled=self.why.pickled),
-        )
+        if running is not None:
+            self._finished(
+                running.id, telling.failure_at_end(running.id, self.why, self.config, now - self.book.started_ms)
+            )
 
     def _fail_queued(self) -> None:
-        """Calls that never began say so: they may run elsewhere at no cost to the user."""
-        error = ErrorInfo(
-            cause=Cause.INFRASTRUCTURE,
-            message="the gang ended before the call began",
-            node_id=self.config.node_id,
-        )
         while self.book.queue:
             call = self.book.queue.popleft()
             close_fds(call.fds)
-            frame = failure_frame(call.id, outcome=Outcome.FAILED, error=error_to_dict(error), busy_ms=0)
-            frame.meta["started"] = False
-            self._finished(call.id, frame)
-
-    def _write_report(self, meta: dict[str, Any]) -> None:
-        path = self.gang_dir / "ended.json"
-        part = path.with_suffix(".part")
-        try:
-            part.write_text(json.dumps(meta))
-            part.replace(path)
-        except OSError as e:
-            print(f"keeper: ended.json could not be written: {e}", flush=True)  # noqa: T201  into keeper.log
+            self._finished(call.id, telling.never_began(call.id, self.config))
 
     def _state(self) -> dict[str, Any]:
         now = self.clock.monotonic_ms()
+        phase = self.phase if self.phase != "ending" else "busy" if self.book.running else "ready"
         return {
             "gang": self.config.gang_id,
             "fence": self.config.fence,
             "pids": [r.host_pid for r in self.ranks],
-            "phase": self.phase if self.phase != "ending" else "busy" if self.book.running else "ready",
+            "phase": phase,
             "ending": self.ending.begun,
             "backend": self.backend,
-            "running": self.book.running.id.hex() if self.book.running else "",
-            "finished": [c.hex() for c in self.book.outcomes],
-            "queued": [c.id.hex() for c in self.book.queue],
             "counters": self.counters.snapshot(now, ended=self.ended is not None),
+            **telling.known_calls(self.book),
         }
-
-
-def _failure(frame: Frame) -> Failure:
-    return Failure(
-        error=error_from_dict(frame.meta["error"]), peer=bool(frame.meta.get("peer")), pickled=bytes(frame.body)
-    )
-
-
-def _ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
-    if outcome is Outcome.TIMED_OUT:
-        return ErrorInfo(cause=Cause.TIMEOUT, message=f"the call's time limit passed {when}", node_id=node_id)
-    return ErrorInfo(cause=Cause.CANCELLED, message=f"the call was cancelled {when}", node_id=node_id)

@@ -1,4 +1,4 @@
-"""A keeper's life: from the fork to the report's acknowledgement. Called by the zygote in a fresh, single-threaded child."""
+"""A keeper's life: from the fork to the report's acknowledgement. The zygote calls it in a fresh child."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import NoReturn
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.states import Phase
-
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper import namespaces
 from phalanx_agent.keeper.agent import SOCKET_NAME, AgentLink, listen
@@ -70,12 +69,14 @@ class _Keeper:
     def run(self) -> None:
         host_proc_fd = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         listener = self._settle()
+        spool = Spool(self._setup.gang_dir / "spool.log", self._clock)
         tmp_dir = _private_tmp(self._setup.config)
+        self._setup.accepting()
         try:
             began_ms = self._clock.monotonic_ms()
-            ranks = self._fork(listener, tmp_dir, host_proc_fd)
+            ranks = self._fork(tmp_dir, host_proc_fd)
             loop = Loop(self._clock)
-            link, gang = self._assemble(loop, listener, ranks, began_ms)
+            link, gang = self._assemble(loop, listener, ranks, PhaseCounters(Phase.START, began_ms), spool)
             self._watch(loop, gang, ranks)
             gang.agent_gone()
             while not self._leaving:
@@ -95,11 +96,9 @@ class _Keeper:
             os.dup2(source, target)
         os.close(null)
         os.close(log)
-        listener = listen(str(self._setup.gang_dir))
-        self._setup.accepting()
-        return listener
+        return listen(str(self._setup.gang_dir))
 
-    def _fork(self, listener: socket.socket, tmp_dir: Path, host_proc_fd: int) -> list[RankProcess]:
+    def _fork(self, tmp_dir: Path, host_proc_fd: int) -> list[RankProcess]:
         setup = self._setup
         nest = Nest(
             config=setup.config,
@@ -110,7 +109,6 @@ class _Keeper:
             has_parent_link=not setup.walls.is_namespace,
             rank_main=setup.rank_main,
         )
-        del listener
         ranks = [spawn(nest, local_rank) for local_rank in range(setup.config.member.ranks)]
         os.close(host_proc_fd)
         if setup.listen_fd >= 0:
@@ -118,22 +116,27 @@ class _Keeper:
         return ranks
 
     def _assemble(
-        self, loop: Loop, listener: socket.socket, ranks: list[RankProcess], began_ms: int
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        ranks: list[RankProcess],
+        counters: PhaseCounters,
+        spool: Spool,
     ) -> tuple[AgentLink, Gang]:
         setup = self._setup
-        ending = Ending(loop, self._clock, setup.walls, ranks, lambda clean: gang.all_gone(clean))
+        ending = Ending(loop, self._clock, setup.walls, ranks, lambda clean: gang.all_gone(clean))  # noqa: PLW0108  made below
         gang = Gang(
             config=setup.config,
             gang_dir=setup.gang_dir,
             clock=self._clock,
             loop=loop,
-            spool=Spool(setup.gang_dir / "spool.log", self._clock),
+            spool=spool,
             ranks=ranks,
             ending=ending,
-            tell=lambda frame: link.send(frame),
+            tell=lambda frame: link.send(frame),  # noqa: PLW0108  made below
             leave=self._leave,
             clean_after_failure=lambda rank, since_ms: _end_leftovers(setup.walls, rank, self._clock, since_ms),
-            counters=PhaseCounters(Phase.START, began_ms),
+            counters=counters,
             book=CallBook(len(ranks)),
             evidence=Evidence(setup.config.node_id),
         )

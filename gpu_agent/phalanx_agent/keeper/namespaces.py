@@ -70,7 +70,7 @@ def settle(walls: Walls) -> None:
     _mount(b"none", b"/", None, _MS_REC_PRIVATE)
     _mount(b"proc", b"/proc", b"proc", _MS_NOSUID_NODEV)
     with contextlib.suppress(OSError):
-        _mount(b"shm", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")  # noqa: S108
+        _mount(b"shm", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")
 
 
 def become_subreaper() -> None:

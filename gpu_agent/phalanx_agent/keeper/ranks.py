@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from phalanx.core.logrecords import STDERR, STDOUT
-
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.channel import Channel
 from phalanx_agent.keeper.output import OutputPipe

@@ -1,6 +1,6 @@
 """Who was guilty: from deaths and failures, in the order in which they came, to one error. Pure.
 
-A rank whose peer went away reports "connection closed by peer" or a timeout; such a rank is a victim, whoever spoke first.
+A rank whose peer went away reports "connection closed by peer" or a timeout: a victim, whoever spoke first.
 """
 
 from __future__ import annotations
@@ -164,4 +164,5 @@ def error_to_dict(error: ErrorInfo) -> dict[str, Any]:
 def error_from_dict(value: dict[str, Any]) -> ErrorInfo:
     """Reads what `error_to_dict` wrote. Raises TypeError or ValueError on anything else."""
     ranks = tuple(RankFailure(**r) for r in value.get("ranks", ()))
-    return ErrorInfo(**{**value, "cause": Cause(value["cause"]), "ranks": ranks})
+    fields: dict[str, Any] = {**value, "cause": Cause(value["cause"]), "ranks": ranks}
+    return ErrorInfo(**fields)

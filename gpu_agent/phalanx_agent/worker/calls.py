@@ -16,7 +16,6 @@ from phalanx.core.ids import id_text
 from phalanx.core.remote_errors import describe
 from phalanx.core.serialization import Packed, pack, unpack
 from phalanx.core.states import Cause
-
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.report import error_to_dict
 from phalanx_agent.worker import group, outcomes
@@ -95,6 +94,7 @@ class Server:
         else:
             self._fail(frame.id, ran.error)
         del ran
+        os.environ.pop("PHALANX_CALL", None)
         if self.config.world_size == 1:
             self.state.restore()
         self._give_back_late()

@@ -16,7 +16,7 @@ def show_only_leased(config: GangConfig) -> None:
 
 
 def device_name(config: GangConfig, local_rank: int) -> str:
-    """Returns ``cuda:<n>`` or ``cpu``. Several ranks have a GPU each; a rank that holds several starts with the first."""
+    """Returns ``cuda:<n>`` or ``cpu``. Several ranks have a GPU each; a lone rank starts with its first."""
     if not config.on_gpu:
         return "cpu"
     return f"cuda:{local_rank if len(config.member.gpus) >= config.member.ranks > 1 else 0}"

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import socket
 import struct
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def join(config: GangConfig, *, rank: int, device: str, listen_fd: int) -> str:
 
 
 def choose_backend(asked: str, device: str) -> str:
-    """Returns nccl on GPUs and gloo on processors, unless the function asks. Raises GroupError for nccl without a GPU."""
+    """Returns what was asked for, or nccl on GPUs and gloo elsewhere. Raises GroupError for nccl without a GPU."""
     if asked == "nccl" and device == "cpu":
         raise GroupError('backend="nccl" needs real GPUs and this gang has none: use backend="auto" or "gloo"')
     if asked != "auto":
@@ -133,8 +134,7 @@ def _interface_of_v6(local: str) -> str:
 
 
 def _store(config: GangConfig, rank: int, listen_fd: int) -> Any:
-    import torch.distributed as dist
-
+    dist: Any = importlib.import_module("torch.distributed")
     if config.world_size == 1:
         return dist.HashStore()
     host, port = split_address(config.rendezvous)
@@ -157,6 +157,4 @@ def _meet(device: str) -> None:
 
 
 def _distributed() -> Any:
-    import sys
-
     return sys.modules.get("torch.distributed")

@@ -6,8 +6,10 @@ descriptors live at high numbers, where nothing that closes "all" descriptors up
 
 from __future__ import annotations
 
+import _signal  # pyright: ignore[reportMissingImports]  without the enum lookups that cost 1 µs per signal
 import contextlib
 import fcntl
+import io
 import os
 import resource
 import signal
@@ -23,7 +25,7 @@ _LIMITS = (
     resource.RLIMIT_FSIZE,
     resource.RLIMIT_DATA,
 )
-_SIGNALS = tuple(s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP) and int(s) < 32)
+_SIGNALS = tuple(int(s) for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP) and int(s) < 32)
 
 
 def move_high(fd: int) -> int:
@@ -60,7 +62,7 @@ class ProcessState:
     _cwd: str
     _cwd_fd: int
     _umask: int
-    _handlers: dict[signal.Signals, Any]
+    _handlers: dict[int, Any]
     _limits: dict[int, tuple[int, int]]
     _environ: dict[bytes, bytes]
 
@@ -75,7 +77,7 @@ class ProcessState:
             os.getcwd(),  # noqa: PTH109
             move_high(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
             umask,
-            {s: signal.getsignal(s) for s in _SIGNALS},
+            {s: _signal.getsignal(s) for s in _SIGNALS},
             {which: resource.getrlimit(which) for which in _LIMITS},
             dict(_raw_environ()),
         )
@@ -88,8 +90,8 @@ class ProcessState:
             os.fchdir(self._cwd_fd)
         os.umask(self._umask)
         for which, was in self._handlers.items():
-            if signal.getsignal(which) is not was and was is not None:
-                signal.signal(which, was)
+            if was is not None and _signal.getsignal(which) != was:
+                _signal.signal(which, was)
         for which, limits in self._limits.items():
             if resource.getrlimit(which) != limits:
                 with contextlib.suppress(ValueError, OSError):
@@ -107,10 +109,11 @@ class ProcessState:
 
 
 def open_stream(fd: int) -> Any:
-    """Returns a text stream over descriptor 0, 1 or 2 that writes lines at once and never owns it."""
+    """Returns a text stream over descriptor 0, 1 or 2 that keeps nothing back and never owns the descriptor."""
     if fd == 0:
         return open(0, encoding="utf-8", errors="replace", closefd=False)
-    return open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)  # pyright: ignore[reportArgumentType]  as `python -u` does
 
 
 def flush_streams() -> None:
@@ -136,7 +139,7 @@ def _cwd_or_none() -> str | None:
 
 
 def _raw_environ() -> dict[bytes, bytes]:
-    return os.environ._data  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001  compared on every call
+    return os.environ._data  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _restore_environ(was: dict[bytes, bytes]) -> None:

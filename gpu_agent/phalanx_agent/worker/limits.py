@@ -1,4 +1,4 @@
-"""What a rank may use: user, processors, threads, memory. Set once, before user code; every limit is named when it is hit."""
+"""What a rank may use: user, processors, threads, memory. Set before user code; a limit is named when it is hit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def become(user: str) -> None:
 
 
 def pin(*, cpus: float, gang_id: str, local_rank: int) -> int:
-    """Binds the rank to ``cpus`` processors of those allowed, spread by gang. Returns how many it may use; 0 asked: all."""
+    """Binds the rank to ``cpus`` processors of those allowed, spread by gang; 0: all. Returns how many it may use."""
     allowed = sorted(os.sched_getaffinity(0))
     if cpus <= 0:
         return len(allowed)
@@ -57,7 +57,7 @@ def set_threads(count: int) -> None:
 
 
 def limit_memory(memory_gb: float) -> None:
-    """Lets the rank's private memory grow by ``memory_gb`` (10^9 bytes) from here; then allocation raises MemoryError."""
+    """Lets the rank's private memory grow by ``memory_gb`` (10^9 bytes) from here; beyond, MemoryError is raised."""
     if memory_gb <= 0:
         return
     limit = private_bytes() + int(memory_gb * 1e9)

@@ -1,7 +1,7 @@
 """A rank's one socket to its keeper, and the memory that large bodies travel in. Blocking; used by the main thread.
 
-Argument memory is mapped privately: what user code writes stays in this process. It counts as given back when no view of
-it is left. Result memory comes from a small pool of files whose pages stay in place between calls.
+Argument memory is mapped privately: what user code writes stays in this process. It counts as given back when no view
+of it is left. Result memory comes from a small pool of files whose pages stay in place between calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from phalanx.core.frames import Frame, encode_head
 from phalanx.core.serialization import Packed
-
 from phalanx_agent.keeper.bodies import MEMFD_BYTES, NO_SLOT
 from phalanx_agent.keeper.channel import Assembler, chunks, close_fds, receive_some
 

@@ -22,7 +22,6 @@ from phalanx.core.errors import PhalanxError
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.remote_errors import describe
 from phalanx.loader import load_callable
-
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.namespaces import die_with_parent
 from phalanx_agent.keeper.report import error_to_dict
@@ -215,5 +214,5 @@ def _reset_inherited(stack_fd: int) -> None:
 
 def _exit_code_after_handlers(code: int) -> int:
     """Runs what user code registered with atexit. The keeper's grace bounds it; threads are not waited for."""
-    atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's own end would also join threads that never end
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     return code

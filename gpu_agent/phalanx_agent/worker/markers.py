@@ -1,4 +1,4 @@
-"""An independent witness for the history checker: who ran what, when, on which GPU. Off unless PHALANX_MARKER_DIR is set.
+"""An independent witness for the history checker: who ran what, when, on which GPU. Off without PHALANX_MARKER_DIR.
 
 It shares no code with the meter and the log. The lock on a GPU's file is held by the operating system for the process.
 """

@@ -45,6 +45,8 @@ from typing import Any
 
 VERSION = 1
 _HEADER = struct.Struct("!BBBBIQ16s")
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
 HEADER_BYTES = _HEADER.size
 CHUNK_BYTES = 1 << 20
 MAX_META_BYTES = 1 << 20
@@ -98,7 +100,7 @@ class Frame:
 
 def encode_head(frame: Frame) -> bytes:
     """Returns header and meta; the body follows as it is, uncopied, from ``frame.body``."""
-    meta = json.dumps(frame.meta, separators=(",", ":")).encode() if frame.meta else b""
+    meta = _to_json(frame.meta).encode() if frame.meta else b""
     head = _HEADER.pack(VERSION, frame.kind, frame.flags, len(frame.fds), len(meta), len(frame.body), frame.id)
     return head + meta
 
@@ -155,7 +157,7 @@ class Decoder:
             return None, at
         try:
             known = Kind(kind)
-            meta = json.loads(self._buffer[meta_at:body_at]) if meta_bytes else {}
+            meta = _from_json(self._buffer[meta_at:body_at].decode()) if meta_bytes else {}
         except (ValueError, RecursionError) as e:
             raise FrameError(f"frame of kind {kind} does not parse: {e}") from e
         if not isinstance(meta, dict) or len(self._fds) < fd_count:
