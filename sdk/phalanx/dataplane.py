@@ -17,7 +17,7 @@ from typing import Any
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, ConnectionFailedError
-from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx.core.frames import CHUNK_BYTES, HEADER_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.views import GangAddress
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
@@ -27,6 +27,11 @@ ACK_AT_ONCE_BYTES = 64 * 1024
 ACK_AT_ONCE_MS = 150
 _MAX_OWED = 128
 _COALESCE_BYTES = 256 * 1024
+_OF_CALL: dict[str, Any] = {"timeout_ms": 0, "attempt": 1}
+_BODY_BYTES_AT, _ID_AT = 8, 16
+_CALL_HEAD = encode_head(Frame(Kind.CALL, meta=_OF_CALL))[:_BODY_BYTES_AT]
+_CALL_META = encode_head(Frame(Kind.CALL, meta=_OF_CALL))[HEADER_BYTES:]
+_ACK_HEAD = encode_head(Frame(Kind.ACK))[:_ID_AT]
 _OUTCOMES = (Kind.RESULT, Kind.FAILURE, Kind.BUSY, Kind.UNKNOWN)
 
 Callback = Callable[["Pending"], None]
@@ -90,13 +95,11 @@ class GangConnection:
         """
         pending = Pending(raw_id, self._clock.monotonic_ms())
         pending.callback = callback
-        meta: dict[str, Any] = {"timeout_ms": 0, "attempt": 1}
         self._add(pending)
         if packed.nbytes >= MEMFD_FROM_BYTES:
-            self._send_large(pending, meta, packed)
+            self._send_large(pending, packed)
             return pending
-        frame = Frame(Kind.CALL, raw_id, meta, b"")
-        head = _head(frame, packed.nbytes)
+        head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id, _CALL_META))
         with self._sending:
             self._buffer += (head, *packed.parts)
             self._buffered.append(pending)
@@ -237,25 +240,25 @@ class GangConnection:
             return False
         return True
 
-    def _send_large(self, pending: Pending, meta: dict[str, Any], packed: Packed) -> None:
+    def _send_large(self, pending: Pending, packed: Packed) -> None:
         slot = self._pool.put(packed) if self._stream.passes_fds else None
         if slot is None:
-            self._send_chunks(pending, meta, packed)
+            self._send_chunks(pending, packed)
             return
         pending.slot = slot.number
-        meta["fds"] = [{"size": packed.nbytes, "slot": slot.number}]
+        meta = {**_OF_CALL, "fds": [{"size": packed.nbytes, "slot": slot.number}]}
         frame = Frame(Kind.CALL, pending.id, meta, fds=[slot.fd])
         with self._sending:
             self._flush()
             pending.sent = self._write([encode_head(frame)], (slot.fd,))
 
-    def _send_chunks(self, pending: Pending, meta: dict[str, Any], packed: Packed) -> None:
+    def _send_chunks(self, pending: Pending, packed: Packed) -> None:
         """Other frames may go in between: nobody waits behind a large body."""
         whole = memoryview(packed.tobytes())
         for at in range(0, len(whole), CHUNK_BYTES):
             last = at + CHUNK_BYTES >= len(whole)
             chunk = whole[at : at + CHUNK_BYTES]
-            frame = Frame(Kind.CALL, pending.id, meta if last else {}, chunk, 0 if last else MORE)
+            frame = Frame(Kind.CALL, pending.id, _OF_CALL if last else {}, chunk, 0 if last else MORE)
             with self._sending:
                 self._flush()
                 if not self._write([encode_head(frame), chunk]):
@@ -337,7 +340,7 @@ class GangConnection:
                     self._deliver(frame)
                 return
         except (OSError, ValueError):
-            data = b""
+            pass
         self.close()
 
     def _deliver(self, frame: Frame) -> None:
@@ -353,9 +356,9 @@ class GangConnection:
                 self._complete(pending, frame)
             elif frame.kind in (Kind.RESULT, Kind.FAILURE):
                 _close_all(frame.fds)
-                self._owe(Frame(Kind.ACK, frame.id))
+                self._owe(_ACK_HEAD + frame.id)
         elif frame.kind is Kind.PING:
-            self._owe(Frame(Kind.PONG), at_once=True)
+            self._owe(encode_head(Frame(Kind.PONG)), at_once=True)
 
     def _complete(self, pending: Pending, frame: Frame | None) -> None:
         if frame is not None:
@@ -383,7 +386,7 @@ class GangConnection:
             self._map_body(frame)
         if frame.kind in (Kind.RESULT, Kind.FAILURE):
             took_ms = self._clock.monotonic_ms() - pending.started_ms
-            self._owe(Frame(Kind.ACK, frame.id), at_once=large or took_ms >= ACK_AT_ONCE_MS)
+            self._owe(_ACK_HEAD + frame.id, at_once=large or took_ms >= ACK_AT_ONCE_MS)
 
     def _map_body(self, frame: Frame) -> None:
         described = frame.meta.get("fds") or []
@@ -399,8 +402,8 @@ class GangConnection:
         frame.fds = []
         frame.body = views[0] if len(views) == 1 else bytearray().join(views)
 
-    def _owe(self, frame: Frame, *, at_once: bool = False) -> None:
-        self._owed.append(encode_head(frame))
+    def _owe(self, encoded: bytes, *, at_once: bool = False) -> None:
+        self._owed.append(encoded)
         if (at_once or len(self._owed) > _MAX_OWED) and self._sending.acquire(blocking=False):
             try:
                 self._flush()
@@ -413,13 +416,6 @@ class GangConnection:
             if pending.slot:
                 self._pool.settle(pending.slot, ())
             self._complete(pending, None)
-
-
-def _head(frame: Frame, body_bytes: int) -> bytes:
-    """The header of a frame whose body follows in pieces."""
-    head = bytearray(encode_head(frame))
-    head[8:16] = body_bytes.to_bytes(8, "big")
-    return bytes(head)
 
 
 def _close_all(fds: list[int]) -> None:

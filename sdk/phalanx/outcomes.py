@@ -10,7 +10,7 @@ from phalanx.core.errors import CallCancelledError
 from phalanx.core.frames import Frame
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.remote_errors import to_exception
-from phalanx.core.serialization import Buffer, envelope_bytes, unpack
+from phalanx.core.serialization import Buffer, unpack_first
 from phalanx.core.states import CallState, Cause, Outcome
 from phalanx.core.views import CallView
 
@@ -26,17 +26,16 @@ def value_of_frame(frame: Frame, returns: str) -> Any:
 
 def value_of_body(body: Buffer, returns: str, *, parts: bool = False) -> Any:
     """Returns rank 0's value, or the list by rank: ranks' envelopes stand one behind the other."""
-    view = memoryview(body)
-    size = envelope_bytes(view)
-    if returns != "all" and not parts and size == view.nbytes:
-        return unpack(_writable(body))
-    whole = memoryview(_writable(body))
-    values: list[Any] = []
-    at = 0
-    while at < whole.nbytes:
-        end = at + envelope_bytes(whole[at:])
-        values.append(unpack(whole[at:end]))
-        at = end
+    body = _writable(body)
+    value, at = unpack_first(body)
+    if at == len(body) and returns != "all" and not parts:
+        return value
+    values = [value]
+    whole = memoryview(body)
+    while at < len(whole):
+        value, length = unpack_first(whole[at:])
+        values.append(value)
+        at += length
     return values
 
 

@@ -29,13 +29,13 @@ Part = bytes | bytearray | memoryview
 
 
 class Stream(Protocol):
-    """``send`` is whole or raises OSError; ``receive`` returns b"" at the end of the stream."""
+    """``send`` is whole or raises OSError. ``receive`` returns what came, good until the next one; empty at the end."""
 
     passes_fds: bool
 
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None: ...
 
-    def receive(self) -> tuple[bytes, list[int]]: ...
+    def receive(self) -> tuple[memoryview, list[int]]: ...
 
     def wait_readable(self, timeout_s: float) -> bool: ...
 
@@ -50,6 +50,8 @@ class UnixStream:
     def __init__(self, path: str) -> None:
         """Connects. Raises OSError."""
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._view = memoryview(bytearray(_READ_BYTES))
+        self._views = [self._view]
         try:
             self._sock.settimeout(CONNECT_TIMEOUT_S)
             self._sock.connect(path)
@@ -66,9 +68,9 @@ class UnixStream:
             fds = ()
             todo = _rest(todo, sent)
 
-    def receive(self) -> tuple[bytes, list[int]]:
-        data, ancillary, _flags, _address = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
-        return (data, _fds_of(ancillary)) if ancillary else (data, [])
+    def receive(self) -> tuple[memoryview, list[int]]:
+        size, ancillary, _flags, _address = self._sock.recvmsg_into(self._views, _ANCILLARY_BYTES)
+        return self._view[:size], _fds_of(ancillary) if ancillary else []
 
     def wait_readable(self, timeout_s: float) -> bool:
         return _poll(self._sock, select.POLLIN, timeout_s)
@@ -88,6 +90,7 @@ class TlsStream:
         Raises OSError, or ConnectionFailedError when another certificate answers.
         """
         self._lock = threading.Lock()
+        self._view = memoryview(bytearray(_READ_BYTES))
         host, _, port = address.rpartition(":")
         raw = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -115,11 +118,11 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 _poll(self._sock, select.POLLIN, -1)
 
-    def receive(self) -> tuple[bytes, list[int]]:
+    def receive(self) -> tuple[memoryview, list[int]]:
         while True:
             try:
                 with self._lock:
-                    return self._sock.recv(_READ_BYTES), []
+                    return self._view[: self._sock.recv_into(self._view)], []
             except ssl.SSLWantReadError:
                 _poll(self._sock, select.POLLIN, -1)
             except ssl.SSLWantWriteError:

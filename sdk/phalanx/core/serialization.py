@@ -24,7 +24,7 @@ from phalanx.core.exceptions import pack_exception, unpack_exception
 from phalanx.core.picklers import HOLDS_TORCH, Pickler
 from phalanx.core.unpicklable import describe_type, locate
 
-__all__ = ["Packed", "pack", "pack_arguments", "pack_exception", "unpack", "unpack_exception"]
+__all__ = ["Packed", "pack", "pack_arguments", "pack_exception", "unpack", "unpack_exception", "unpack_first"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,15 +91,19 @@ def unpack(buffer: Buffer) -> Any:
 
     Raises VersionError when another Python minor version made it, SerializationError when it does not load.
     """
-    view = memoryview(buffer)
-    minor, flags, pickled, buffers = _split(view)
+    return unpack_first(buffer)[0]
+
+
+def unpack_first(buffer: Buffer) -> tuple[Any, int]:
+    """Returns the value of the envelope at the start of ``buffer``, and the envelope's length. Raises as `unpack`."""
+    minor, flags, pickled, buffers, length = _split(memoryview(buffer))
     if minor != sys.version_info.minor:
         raise VersionError(
             f"this value was made by Python 3.{minor} and is read by Python 3.{sys.version_info.minor}: "
             f"use one minor version on both sides"
         )
     try:
-        return pickle.loads(pickled, buffers=buffers)  # noqa: S301  sent by an authenticated user of the workspace
+        return pickle.loads(pickled, buffers=buffers), length  # noqa: S301  sent by an authenticated user of the workspace
     except PhalanxError:
         raise
     except Exception as e:
@@ -137,8 +141,8 @@ def _envelope(pickled: bytes, buffers: list[memoryview], flags: int) -> Packed:
     return Packed(parts, at)
 
 
-def _split(view: memoryview) -> tuple[int, int, memoryview, list[memoryview]]:
-    """Returns python minor, flags, pickle and buffers of an envelope."""
+def _split(view: memoryview) -> tuple[int, int, memoryview, list[memoryview], int]:
+    """Returns python minor, flags, pickle, buffers and length of an envelope."""
     if view.nbytes < _HEAD.size or bytes(view[:4]) != MAGIC:
         raise SerializationError(f"{view.nbytes} bytes that are not a Phalanx envelope: client and server do not fit")
     _, minor, flags, _, count, pickle_bytes = _HEAD.unpack_from(view)
@@ -156,7 +160,7 @@ def _split(view: memoryview) -> tuple[int, int, memoryview, list[memoryview]]:
         at += length
     if at > view.nbytes:
         raise SerializationError(f"the envelope is cut short: {view.nbytes} bytes of {at}")
-    return minor, flags, pickled, buffers
+    return minor, flags, pickled, buffers, at
 
 
 def _is_plain(value: object, depth: int) -> bool:

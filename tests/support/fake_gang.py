@@ -1,0 +1,113 @@
+"""A gang's lead agent as the SDK meets it: real sockets, real frames, and behaviour that a test chooses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from phalanx.core.frames import MORE, Decoder, Frame, Kind, encode_head
+from phalanx.core.views import GangAddress
+
+Answer = Callable[["FakeGang", Frame], list[Frame]]
+
+
+class FakeGang:
+    """Serves any number of clients, a thread each. ``answer`` maps a whole CALL to the frames sent back."""
+
+    def __init__(self, folder: Path, answer: Answer, *, gang_id: str = "g-1") -> None:
+        self.address = GangAddress(gang_id=gang_id, unix_path=str(folder / "agent.sock"), ticket="good")
+        self.seen: list[Frame] = []
+        self.asked: dict[bytes, Frame] = {}
+        self.connections = 0
+        self._answer = answer
+        self._socks: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address.unix_path)
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def kinds(self) -> list[Kind]:
+        return [frame.kind for frame in self.seen]
+
+    def drop_clients(self) -> None:
+        """Ends every connection, as a dying agent would."""
+        for sock in self._socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._socks.clear()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_clients()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._socks.append(sock)
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        decoder = Decoder()
+        partial = bytearray()
+        with sock, contextlib.suppress(OSError):
+            while True:
+                data, fds, _, _ = socket.recv_fds(sock, 1 << 18, 16)
+                if not data:
+                    return
+                decoder.feed(data)
+                decoder.feed_fds(fds)
+                for frame in decoder.frames():
+                    if frame.kind is Kind.CALL and (frame.flags & MORE or partial):
+                        partial += frame.body
+                        if frame.flags & MORE:
+                            continue
+                        frame.body, partial = bytes(partial), bytearray()
+                    self._handle(sock, frame)
+
+    def _handle(self, sock: socket.socket, frame: Frame) -> None:
+        self.seen.append(frame)
+        if frame.kind is Kind.HELLO:
+            good = frame.meta["ticket"] == self.address.ticket
+            reply = Frame(Kind.WELCOME, meta={"gang": self.address.gang_id, "window": 8})
+            send(sock, reply if good else Frame(Kind.REFUSED, meta={"error": "a wrong ticket"}))
+        elif frame.kind is Kind.ASK:
+            send(sock, self.asked.get(frame.id, Frame(Kind.UNKNOWN, frame.id)))
+        elif frame.kind is Kind.CALL:
+            for reply in self._answer(self, frame):
+                send(sock, reply)
+            for fd in frame.fds:
+                os.close(fd)
+
+
+def send(sock: socket.socket, frame: Frame) -> None:
+    """Sends one frame whole, descriptors first."""
+    parts = [encode_head(frame), frame.body]
+    sent = socket.send_fds(sock, parts, frame.fds) if frame.fds else sock.sendmsg(parts)
+    sock.sendall(b"".join(parts)[sent:])
+
+
+def body_of(frame: Frame) -> bytes:
+    """Returns a CALL's arguments, wherever they are."""
+    if not frame.fds:
+        return bytes(frame.body)
+    size = int(frame.meta["fds"][0]["size"])
+    return os.pread(frame.fds[0], size, 0)
+
+
+def echo(_gang: FakeGang, frame: Frame) -> list[Frame]:
+    """Sends the first argument back, and releases the client's memory."""
+    from phalanx.core.serialization import pack, unpack
+
+    (value, *_), _ = unpack(body_of(frame))
+    released = [f["slot"] for f in frame.meta.get("fds") or []]
+    return [Frame(Kind.RESULT, frame.id, {"busy_ms": 0, "released": released}, pack(value).tobytes())]
