@@ -1,4 +1,4 @@
-"""The page: static files, sign-in, JSON and live events, as one Starlette application behind `Guard`."""
+"""The page: static files, sign-in, JSON and live events, as one Starlette router behind `Guard`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import html
 import re
 from pathlib import Path
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from phalanx.core.clock import Clock
@@ -33,6 +32,7 @@ _TYPES = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
+_NO_ICON = '<link rel="icon" href="data:,">'
 _NO_BUNDLE = "The page is not built. Run <code>make ui</code> in the checkout, and reload."
 
 
@@ -88,7 +88,9 @@ def make_app(
 ) -> ASGIApp:
     """Returns the application. ``hosts`` are the names in Host headers that it answers to, without ports."""
     found = routes(api, Pages(sessions, static))
-    return Guard(Starlette(routes=found), found, hosts=hosts, controller=controller, sessions=sessions, clock=clock)
+    return Guard(
+        Router(found, redirect_slashes=False), found, hosts=hosts, controller=controller, sessions=sessions, clock=clock
+    )
 
 
 def routes(api: Api, pages: Pages) -> list[Route]:
@@ -113,5 +115,5 @@ def set_session(answer: Response, cookie: str) -> None:
 
 def _plain_page(text: str, status: int = 200, *, refresh: bool = False) -> HTMLResponse:
     onward = '<meta http-equiv="refresh" content="0;url=/">' if refresh else ""
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Phalanx</title>{onward}<p>{text}</p></html>'
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Phalanx</title>{_NO_ICON}{onward}<p>{text}</p></html>'
     return HTMLResponse(page, status)

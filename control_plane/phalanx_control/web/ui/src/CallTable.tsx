@@ -5,7 +5,7 @@ import { litGang, openCall, query } from "./choice";
 import { clock, count, duration, money, shortId } from "./format";
 import { nowMs, picture } from "./live";
 import { State } from "./State";
-import { elapsedMs, inOrder, matches } from "./states";
+import { elapsedMs, inOrder, lookOf, matches } from "./states";
 import type { CallView } from "./types";
 
 const ROW_PX = 34; // .calls tbody tr in style.css
@@ -136,9 +136,10 @@ function rowClass(call: CallView, open: boolean): string {
 
 export function phaseOf(call: CallView): string {
   if (call.ended_ms) return "";
-  const phase = call.phase.replace("_", " ");
-  if (call.state === "assigned") return `${phase} ${call.ready_ranks}/${call.world_size} ranks`;
-  return call.step ? `${phase} step ${count(call.step)}` : phase;
+  const words = [call.phase === lookOf(call.state).word ? "" : call.phase.replace("_", " ")];
+  if (call.state === "assigned" && call.world_size > 1) words.push(`${call.ready_ranks}/${call.world_size} ranks`);
+  if (call.step) words.push(`step ${count(call.step)}`);
+  return words.filter(Boolean).join(" ");
 }
 
 export function reasonOf(call: CallView): string {

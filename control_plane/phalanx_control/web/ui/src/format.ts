@@ -3,6 +3,7 @@ const SYMBOLS: Readonly<Record<string, string>> = { USD: "$", EUR: "€", GBP: "
 
 export function duration(ms: number): string {
   if (ms < 0) return "0 s";
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
   if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;
   const s = Math.floor(ms / 1000);
   if (s < 60) return `${s} s`;
@@ -16,12 +17,14 @@ export function ago(ms: number): string {
   return s < 60 ? `${s} s ago` : `${duration(ms)} ago`;
 }
 
-// Small amounts keep enough digits to be seen growing.
+// Small amounts keep enough digits to be seen growing; smaller ones are not called nothing.
 export function money(amount: string | number, currency: string): string {
   const value = Number(amount);
-  const digits = value === 0 || value >= 1 ? 2 : value >= 0.01 ? 3 : 5;
+  const digits = value === 0 || value >= 1 ? 2 : value >= 0.01 ? 3 : 4;
+  const tiny = value > 0 && value < 0.0001;
+  const number = (tiny ? 0.0001 : value).toFixed(digits);
   const sign = SYMBOLS[currency];
-  return sign ? sign + value.toFixed(digits) : `${value.toFixed(digits)} ${currency}`;
+  return `${tiny ? "<" : ""}${sign ? sign + number : `${number} ${currency}`}`;
 }
 
 export function count(value: number): string {
