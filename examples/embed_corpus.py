@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from corpus import standard_library
 from numpy.typing import NDArray
 
 import phalanx
-from corpus import standard_library
 from phalanx.cli.attach import attach, say
 
 RANKS = 4
@@ -131,6 +131,7 @@ def main(limit: int = DOCUMENTS) -> None:
     say(f"corpus    {len(texts)} docstrings, {sum(map(len, texts)):,} characters")
     call = embed.spawn(texts)
     vectors = attach(call)
+    assert vectors is not None
     embedder = Embedder()
     for query, vector in zip(QUERIES, embedder.embed(embedder.tokens(list(QUERIES))), strict=True):
         scores = vectors @ vector

@@ -1,6 +1,6 @@
 """Trains a small network on scikit-learn's real handwritten digits with DDP on four ranks, to 96 % test accuracy.
 
-    python examples/train_digits.py           gpuctl run examples/train_digits.py::train --arg epochs=20
+python examples/train_digits.py           gpuctl run examples/train_digits.py::train --arg epochs=20
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns 1,797 scans of 8x8 pixels as (train x, train y, test x, test y); a quarter is kept for the test."""
     x, y = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(x / 16.0, y, test_size=0.25, random_state=0, stratify=y)
-    as_x, as_y = (lambda a: torch.tensor(a, dtype=torch.float32)), (lambda a: torch.tensor(a, dtype=torch.long))
-    return as_x(x_train), as_y(y_train), as_x(x_test), as_y(y_test)
+    train_x, test_x = (torch.tensor(part, dtype=torch.float32) for part in (x_train, x_test))
+    train_y, test_y = (torch.tensor(part, dtype=torch.long) for part in (y_train, y_test))
+    return train_x, train_y, test_x, test_y
 
 
 def network() -> nn.Module:

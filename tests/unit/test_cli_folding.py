@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli.folding import OutLine, Splitter, fold, spans
+from phalanx.cli.folding import OutLine, fold, spans
 
 
-def line(rank: int, text: str, *, stream: int = 1, node: int = 0) -> OutLine:
+def line(rank: int, text: str, *, stream: str = "stdout", node: int = 0) -> OutLine:
     return OutLine(rank, node, stream, text)
 
 
@@ -23,7 +23,7 @@ def test_identical_lines_of_all_ranks_become_one() -> None:
 
 
 def test_lines_that_differ_by_stream_are_not_folded() -> None:
-    assert len(fold([line(0, "x"), line(1, "x", stream=2)])) == 2
+    assert len(fold([line(0, "x"), line(1, "x", stream="stderr")])) == 2
 
 
 def test_gaps_in_the_ranks_are_named() -> None:
@@ -35,25 +35,3 @@ def test_folding_keeps_each_ranks_own_order_and_loses_nothing(said: list[tuple[i
     shown = fold([line(rank, text) for rank, text in said])
     for rank in range(4):
         assert [f.text for f in shown if rank in f.ranks] == [text for r, text in said if r == rank]
-
-
-def test_a_line_is_shown_when_its_newline_comes() -> None:
-    splitter = Splitter()
-    assert splitter.feed(0, 0, 1, b"hal") == []
-    assert [x.text for x in splitter.feed(0, 0, 1, b"lo\nnext")] == ["hallo"]
-    assert [x.text for x in splitter.flush({})] == ["next"]
-
-
-def test_the_ranks_and_streams_have_lines_of_their_own() -> None:
-    splitter = Splitter()
-    splitter.feed(0, 0, 1, b"a")
-    splitter.feed(1, 0, 1, b"b")
-    assert [x.text for x in splitter.feed(0, 0, 1, b"!\n")] == ["a!"]
-
-
-def test_bytes_that_are_not_text_become_marks() -> None:
-    assert Splitter().feed(0, 0, 1, b"\xff\xfe ok\n")[0].text == "\ufffd\ufffd ok"
-
-
-def test_a_carriage_return_replaces_what_stood_in_its_line() -> None:
-    assert Splitter().feed(0, 0, 1, b"10%\r50%\r100%\r\n")[0].text == "100%"

@@ -14,6 +14,7 @@ from phalanx.cli.render import Look, Screen
 from phalanx.cli.run_state import cost_line, stage_of
 from phalanx.core.errors import GetTimeoutError
 from phalanx.core.views import CallView, CostView, PhaseCost, RankView
+from phalanx.logs import LogLine
 
 QUEUED = CallView(
     call_id="c-1", function="app.train", state="queued", queue_position=3, reason="no node has 8 free GPUs"
@@ -27,25 +28,21 @@ RUNNING = replace(
 DONE = replace(RUNNING, state="succeeded", started_ms=1000, ended_ms=3500)
 
 
-@dataclass
-class Piece:
-    rank: int
-    data: bytes
-    node_id: str = "a"
-    stream: int = 1
+def piece(rank: int, text: str, *, node_id: str = "a") -> LogLine:
+    return LogLine(rank=rank, node_id=node_id, stream="stdout", at_ms=0, text=text)
 
 
 @dataclass
 class Script:
     views: list[CallView]
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[LogLine] = field(default_factory=list)
     call_id: str = "c-1"
     cancelled: bool = False
 
     def states(self) -> Iterator[CallView]:
         return iter(self.views)
 
-    def logs(self) -> Iterator[Piece]:
+    def logs(self) -> Iterator[LogLine]:
         return iter(self.pieces)
 
     def now(self) -> CallView:
@@ -88,23 +85,18 @@ def test_a_run_is_told_from_the_queue_to_its_end() -> None:
 
 
 def test_lines_of_ranks_go_to_standard_output_folded() -> None:
-    pieces = [Piece(r, b"epoch 1\n") for r in range(4)] + [Piece(2, b"mine\n", node_id="b")]
+    pieces = [piece(r, "epoch 1") for r in range(4)] + [piece(2, "mine", node_id="b")]
     _, out, _ = shown(Script([RUNNING, DONE], pieces))
     assert out == "[r0-3] epoch 1\n[r2 n1] mine\n"
 
 
 def test_one_rank_can_be_picked() -> None:
-    _, out, _ = shown(Script([DONE], [Piece(0, b"zero\n"), Piece(1, b"one\n")]), ranks=(1,))
+    _, out, _ = shown(Script([DONE], [piece(0, "zero"), piece(1, "one")]), ranks=(1,))
     assert out == "[r1 n0] one\n"
 
 
-def test_the_last_line_is_shown_without_its_newline() -> None:
-    _, out, _ = shown(Script([DONE], [Piece(0, b"no newline")]))
-    assert out == "[r0 n0] no newline\n"
-
-
 def test_json_is_a_stream_of_events() -> None:
-    _, out, err = shown(Script([RUNNING, DONE], [Piece(0, b"x\n")]), Look(json=True))
+    _, out, err = shown(Script([RUNNING, DONE], [piece(0, "x")]), Look(json=True))
     events = [json.loads(line) for line in out.splitlines()]
     assert err == ""
     assert {e["event"] for e in events} == {"state", "log", "placement"}

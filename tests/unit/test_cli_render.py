@@ -55,7 +55,7 @@ def test_json_is_one_document_on_one_line_with_stable_keys() -> None:
 
 
 def test_a_terminal_gets_colours_and_a_pipe_none() -> None:
-    line = Folded((3,), 1, 1, "hello")
+    line = Folded((3,), 1, "stdout", "hello")
     shown, out, _ = screen(Look(), terminal=True)
     shown.log(line)
     assert "\x1b[38;5;" in out.getvalue()
@@ -72,14 +72,14 @@ def test_the_environment_turns_colours_on_and_off(
 ) -> None:
     monkeypatch.setenv(variable, "1")
     shown, out, _ = screen(Look(), terminal=terminal)
-    shown.log(Folded((0,), 0, 1, "x"))
+    shown.log(Folded((0,), 0, "stdout", "x"))
     assert ("\x1b[" in out.getvalue()) == coloured
 
 
 def test_no_color_as_a_flag_wins_over_force_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     shown, out, _ = screen(Look(colour=False), terminal=True)
-    shown.log(Folded((0,), 0, 1, "x"))
+    shown.log(Folded((0,), 0, "stdout", "x"))
     assert out.getvalue() == "[r0 n0] x\n"
 
 

@@ -1,4 +1,4 @@
-"""Rank prefixes, and folding of lines that several ranks wrote alike. Pure: records in, lines out.
+"""Rank prefixes, and folding of lines that several ranks wrote alike. Pure: lines in, lines out.
 
 [r3 n1] loss 0.25          one rank, with the node's place in the gang
 [r0-7] epoch 3             eight ranks wrote the same line
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class OutLine:
 
     rank: int
     node: int
-    stream: int
+    stream: str
     text: str
 
 
@@ -27,7 +27,7 @@ class Folded:
 
     ranks: tuple[int, ...]
     node: int
-    stream: int
+    stream: str
     text: str
 
     @property
@@ -36,26 +36,6 @@ class Folded:
         if len(self.ranks) == 1:
             return f"[r{self.ranks[0]} n{self.node}]"
         return f"[r{spans(self.ranks)}]"
-
-
-@dataclass(slots=True)
-class Splitter:
-    """Makes lines of the bytes of many ranks; holds what has no newline yet. A carriage return replaces its line."""
-
-    _rest: dict[tuple[int, int], bytes] = field(default_factory=dict[tuple[int, int], bytes])
-
-    def feed(self, rank: int, node: int, stream: int, data: bytes) -> list[OutLine]:
-        """Returns the lines that ``data`` completes, as text: bytes that are not UTF-8 become replacement marks."""
-        whole = self._rest.pop((rank, stream), b"") + data
-        *lines, rest = whole.split(b"\n")
-        if rest:
-            self._rest[rank, stream] = rest
-        return [OutLine(rank, node, stream, _text(line)) for line in lines]
-
-    def flush(self, node_of: dict[int, int]) -> list[OutLine]:
-        """Returns what never got its newline, and forgets it."""
-        rest, self._rest = self._rest, {}
-        return [OutLine(rank, node_of.get(rank, 0), stream, _text(data)) for (rank, stream), data in rest.items()]
 
 
 def fold(lines: Iterable[OutLine]) -> list[Folded]:
@@ -84,8 +64,3 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _text(line: bytes) -> str:
-    shown = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
-    return shown.decode("utf-8", "replace")

@@ -15,31 +15,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from phalanx.cli import text
-from phalanx.cli.folding import Folded, OutLine, Splitter, fold
+from phalanx.cli.folding import Folded, OutLine, fold
 from phalanx.cli.render import Screen
-from phalanx.cli.run_state import Stage, cost_line, elapsed_ms, placement_line, stage_of
+from phalanx.cli.run_state import Stage, elapsed_ms, placement_line, stage_of
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import GetTimeoutError
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
+from phalanx.logs import LogLine
 
 _TICK_S = 0.1
 _LAST_LOGS_MS = 2000
 _SECOND_PRESS_S = 2.0
-_POLL_EVERY_MS = 1000
-
-
-class LogPiece(Protocol):
-    """A piece of output as the SDK yields it: whole lines or not."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def stream(self) -> int: ...
-    @property
-    def data(self) -> bytes: ...
 
 
 class Source(Protocol):
@@ -48,7 +35,7 @@ class Source(Protocol):
     @property
     def call_id(self) -> str: ...
     def states(self) -> Iterator[CallView]: ...
-    def logs(self) -> Iterator[LogPiece]: ...
+    def logs(self) -> Iterator[LogLine]: ...
     def now(self) -> CallView: ...
     def cancel(self) -> None: ...
 
@@ -80,7 +67,6 @@ class RunView:
     _stage: Stage = field(default=Stage("", ""))
     _placed: str = ""
     _nodes: dict[str, int] = field(default_factory=dict[str, int])
-    _splitter: Splitter = field(default_factory=Splitter)
     _lines: list[OutLine] = field(default_factory=list[OutLine])
 
     def on_state(self, view: CallView) -> None:
@@ -97,10 +83,10 @@ class RunView:
             moved, self._stage = stage.state != self._stage.state, stage
             self._tell_stage(view, moved=moved)
 
-    def on_log(self, piece: LogPiece) -> None:
+    def on_log(self, line: LogLine) -> None:
         """Takes output in; it is shown, folded, at the next tick."""
-        node = self._nodes.setdefault(piece.node_id, len(self._nodes))
-        self._lines += self._splitter.feed(piece.rank, node, piece.stream, piece.data)
+        node = self._nodes.setdefault(line.node_id, len(self._nodes))
+        self._lines.append(OutLine(line.rank, node, line.stream, line.text))
 
     def tick(self) -> None:
         """Shows the lines that came together, and redraws the status line."""
@@ -111,8 +97,7 @@ class RunView:
             self.screen.status(self._status(self.view))
 
     def finish(self) -> None:
-        """Shows what never got its newline, and takes the status line away."""
-        self._lines += self._splitter.flush({})
+        """Shows what is left, and takes the status line away."""
         self.tick()
         self.screen.clear_status()
 
@@ -127,8 +112,8 @@ class RunView:
             return
         if self.screen.look.json:
             ranks = [r for r in line.ranks if not self.ranks or r in self.ranks]
-            stream = "stderr" if line.stream == 2 else "stdout"
-            self.screen.emit({"event": "log", "ranks": ranks, "node": line.node, "stream": stream, "text": line.text})
+            event = {"event": "log", "ranks": ranks, "node": line.node, "stream": line.stream, "text": line.text}
+            self.screen.emit(event)
         else:
             self.screen.log(line)
 
@@ -162,7 +147,7 @@ def follow(
     """
     clock = clock or SystemClock()
     view = RunView(screen, clock, frozenset(ranks))
-    inbox: queue.SimpleQueue[CallView | LogPiece | _Ended] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[CallView | LogLine | _Ended] = queue.SimpleQueue()
     _read("states", source.states, inbox)
     _read("logs", source.logs, inbox)
     until = clock.monotonic_ms() + round(timeout_s * 1000) if timeout_s else 0
@@ -180,7 +165,7 @@ def follow(
 
 
 def _loop(
-    source: Source, view: RunView, inbox: queue.SimpleQueue[CallView | LogPiece | _Ended], clock: Clock, until: int
+    source: Source, view: RunView, inbox: queue.SimpleQueue[CallView | LogLine | _Ended], clock: Clock, until: int
 ) -> CallView:
     """1. take what came  2. show it  3. stop when the call has ended and its output is complete."""
     open_readers = {"states", "logs"}
@@ -208,7 +193,7 @@ def _loop(
             )
 
 
-def _take(inbox: queue.SimpleQueue[CallView | LogPiece | _Ended]) -> Generator[CallView | LogPiece | _Ended]:
+def _take(inbox: queue.SimpleQueue[CallView | LogLine | _Ended]) -> Generator[CallView | LogLine | _Ended]:
     """Yields what is there, waiting one tick for the first."""
     try:
         yield inbox.get(timeout=_TICK_S)
@@ -226,8 +211,8 @@ def _note_end(item: _Ended, open_readers: set[str]) -> None:
 
 def _read(
     what: str,
-    items: Callable[[], Iterator[CallView] | Iterator[LogPiece]],
-    inbox: queue.SimpleQueue[CallView | LogPiece | _Ended],
+    items: Callable[[], Iterator[CallView] | Iterator[LogLine]],
+    inbox: queue.SimpleQueue[CallView | LogLine | _Ended],
 ) -> None:
     def run() -> None:
         try:
@@ -288,11 +273,6 @@ def _sigterm_raises() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, former)
-
-
-def result_lines(view: CallView) -> list[str]:
-    """Returns the last lines about an ended call: its cost."""
-    return [cost_line(view.cost)] if view.cost.gpu_ms else []
 
 
 def _detail(stage: Stage) -> str:

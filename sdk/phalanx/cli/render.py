@@ -67,7 +67,7 @@ class Screen:
 
     def log(self, line: Folded) -> None:
         """One line of ranks, on the stream that they wrote it to."""
-        stream, colour = (self._err, self._colour_err) if line.stream == 2 else (self._out, self._colour_out)
+        stream, colour = (self._err, self._colour_err) if line.stream == "stderr" else (self._out, self._colour_out)
         prefix = line.prefix
         if colour:
             shade = palette.rank_colour(line.ranks[0]) if len(line.ranks) == 1 else palette.FAINT

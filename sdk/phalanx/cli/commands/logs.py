@@ -1,0 +1,98 @@
+"""gpuctl logs: what the ranks of a call wrote. Never touches the call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+
+from phalanx.cli.folding import OutLine, fold
+from phalanx.cli.options import Command, Session
+from phalanx.cli.render import Screen
+from phalanx.cli.target import full_id
+from phalanx.core.clock import SystemClock
+from phalanx.core.errors import InvalidSpecError
+from phalanx.logs import LogLine, read_logs
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def logs(session: Session, call: str, *, follow: bool, ranks: tuple[int, ...], since: str, grep: str) -> None:
+    """Shows the output that is there, and with ``follow`` what comes until the call has ended."""
+    screen = session.screen()
+    client = session.client()
+    call_id = full_id(client, call)
+    client.get_call(call_id)
+    wanted = _Wanted(frozenset(ranks), since_ms(since), re.compile(grep) if grep else None)
+    lines = (line for line in read_logs(client, call_id, follow=follow) if wanted.has(line))
+    try:
+        for_each = _show_json if screen.look.json else (_show_live if follow else _show_all)
+        for_each(screen, lines)
+    except KeyboardInterrupt:
+        screen.note(f"stopped watching; {call_id} is not touched")
+
+
+class _Wanted:
+    """Which lines are asked for."""
+
+    def __init__(self, ranks: frozenset[int], since: int, pattern: re.Pattern[str] | None) -> None:
+        self._ranks = ranks
+        self._since = since
+        self._pattern = pattern
+
+    def has(self, line: LogLine) -> bool:
+        if self._ranks and line.rank not in self._ranks:
+            return False
+        if line.at_ms < self._since:
+            return False
+        return self._pattern is None or self._pattern.search(line.text) is not None
+
+
+def _show_json(screen: Screen, lines: Iterator[LogLine]) -> None:
+    for line in lines:
+        screen.emit(line)
+
+
+def _show_live(screen: Screen, lines: Iterator[LogLine]) -> None:
+    """Each line as it comes: waiting for other ranks' same line would hold it back."""
+    nodes: dict[str, int] = {}
+    for line in lines:
+        for folded in fold([_out(line, nodes)]):
+            screen.log(folded)
+
+
+def _show_all(screen: Screen, lines: Iterator[LogLine]) -> None:
+    nodes: dict[str, int] = {}
+    for folded in fold([_out(line, nodes) for line in lines]):
+        screen.log(folded)
+
+
+def _out(line: LogLine, nodes: dict[str, int]) -> OutLine:
+    return OutLine(line.rank, nodes.setdefault(line.node_id, len(nodes)), line.stream, line.text)
+
+
+def since_ms(words: str) -> int:
+    """Reads ``10m`` as the wall time ten minutes ago; empty as the beginning. Raises InvalidSpecError."""
+    if not words:
+        return 0
+    number, unit = words[:-1], words[-1]
+    if unit not in _UNITS_MS or not number.isdigit():
+        raise InvalidSpecError(f"--since {words!r} is not a time: write 90s, 10m, 2h or 1d")
+    return SystemClock().wall_ms() - int(number) * _UNITS_MS[unit]
+
+
+command = Command(
+    "logs",
+    callback=logs,
+    help="What the ranks of a call wrote, with rank prefixes; lines that are the same on several ranks are folded. "
+    "The call is never touched.",
+    params=[
+        click.Argument(["call"]),
+        click.Option(["-f", "--follow"], is_flag=True, help="Go on until the call has ended."),
+        click.Option(["--rank", "ranks"], type=int, multiple=True, help="This rank only; may be repeated."),
+        click.Option(["--since"], default="", metavar="TIME", help="Only what is younger than 90s, 10m, 2h …"),
+        click.Option(["--grep"], default="", metavar="REGEX", help="Only lines that match."),
+    ],
+    examples=("gpuctl logs c-0d5t… -f --rank 0", "gpuctl logs c-0d5t… --grep 'loss|error' --since 10m"),
+)

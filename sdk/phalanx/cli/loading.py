@@ -1,0 +1,127 @@
+"""Finds what to run or deploy in a Python file, which is imported under its own name, as a program would import it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from phalanx.app import App
+from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.function import Function
+
+Runnable = Function[..., Any] | Callable[..., Any]
+
+
+def load_file(path: Path) -> ModuleType:
+    """Imports ``path`` by its name, with its folder on the path. Raises NotFoundError, or what the file raises."""
+    path = path.absolute()
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}", hint="give the path of a Python file")
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if path.stem.isidentifier() and (known := _importable(path)) is not None:
+        return known
+    name = "".join(c if c.isalnum() else "_" for c in path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidSpecError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def find_runnable(module: ModuleType, name: str) -> Runnable:
+    """Returns the named function; without a name the file's ``main``, else its only GPU function.
+
+    Raises NotFoundError naming what there is.
+    """
+    functions = functions_of(module)
+    if name:
+        found = getattr(module, name, None) or next((f for n, f in functions.items() if n == name), None)
+        if found is None or not callable(found):
+            raise NotFoundError(f"{module.__name__} has no function {name!r}: it has {_names(functions)}")
+        return found
+    main = getattr(module, "main", None)
+    if inspect.isfunction(main):
+        return main
+    if len(functions) == 1:
+        return next(iter(functions.values()))
+    raise InvalidSpecError(
+        f"which function of {module.__name__}: it has {_names(functions)}", hint="gpuctl run FILE::FUNCTION"
+    )
+
+
+def functions_of(module: ModuleType) -> dict[str, Function[..., Any]]:
+    """Returns the GPU functions that the module itself defines, by the names they have there."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Function) and getattr(value.wrapped, "__module__", None) == module.__name__
+    }
+
+
+def apps_of(module: ModuleType) -> list[App]:
+    """Returns the apps of the module. Raises InvalidSpecError when there is none."""
+    apps = list({id(value): value for value in vars(module).values() if isinstance(value, App)}.values())
+    if not apps:
+        raise InvalidSpecError(
+            f"{module.__name__} has no app: deployed functions belong to one",
+            hint='write app = phalanx.App("name") and decorate with @app.function(gpus=…)',
+        )
+    return apps
+
+
+def arguments(target: Runnable, pairs: Sequence[str]) -> dict[str, Any]:
+    """Reads ``--arg name=value`` by the function's signature. Raises InvalidSpecError for one that does not fit."""
+    wrapped = target.wrapped if isinstance(target, Function) else target
+    parameters = inspect.signature(wrapped).parameters if wrapped is not None else {}
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidSpecError(f"--arg {pair!r}: write --arg name=value")
+        if parameters and name not in parameters and not takes_any:
+            raise InvalidSpecError(f"--arg {name}: the function takes {', '.join(parameters) or 'no arguments'}")
+        out[name] = _value(text, parameters[name].annotation if name in parameters else None)
+    missing = [n for n, p in parameters.items() if _required(p) and n not in out]
+    if missing:
+        raise InvalidSpecError(f"the function needs {', '.join(missing)}", hint=f"--arg {missing[0]}=VALUE")
+    return out
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
+
+
+def _value(text: str, annotation: Any) -> Any:
+    """A parameter annotated ``str`` gets the text as it is; else a Python literal is read, else the text taken."""
+    if annotation in (str, "str"):
+        return text
+    try:
+        value = ast.literal_eval({"true": "True", "false": "False", "null": "None"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text
+    return float(value) if annotation in (float, "float") and isinstance(value, int) else value
+
+
+def _importable(path: Path) -> ModuleType | None:
+    """Imports by name where that name really stands for this file, and not for an installed package."""
+    found = importlib.util.find_spec(path.stem)
+    if found is None or found.origin is None or Path(found.origin) != path:
+        return None
+    return importlib.import_module(path.stem)
+
+
+def _names(functions: dict[str, Function[..., Any]]) -> str:
+    return ", ".join(functions) or "no GPU function"
