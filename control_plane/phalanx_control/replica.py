@@ -120,10 +120,13 @@ class Replica:
             tasks.create_task(self._web.serve(self._app))
 
     async def ready(self) -> None:
-        """Returns when somebody leads, and the first tokens work here."""
-        controller = self._controller
-        while not (controller.leader_address and self._first.known_to(controller.state)):  # noqa: ASYNC110 (two sources)
+        """Returns when somebody leads, the first tokens work here, and the page is live."""
+        while not self._is_ready():  # noqa: ASYNC110 (three sources, none with an event)
             await asyncio.sleep(_WATCH_S)
+
+    def _is_ready(self) -> bool:
+        controller = self._controller
+        return bool(controller.leader_address) and self._first.known_to(controller.state) and self._live_hub.is_live
 
     async def drain(self) -> None:
         """Takes no more requests and gives those in progress a moment."""

@@ -79,6 +79,17 @@ async def _run_gang(agent: FakeAgent, admin: Client) -> Prepare:
     return prepare
 
 
+def _finished(call_id: str, offer: Offer, result: Body) -> CallFinished:
+    return CallFinished(
+        call_id=call_id,
+        attempt=offer.attempt,
+        fence=offer.fence,
+        gang_id=offer.gang_id,
+        result=result,
+        busy_ms=5,
+    )
+
+
 async def test_a_node_appears_with_the_fingerprint_that_was_really_shown(agent: FakeAgent, admin: Client) -> None:
     async def nodes() -> list[control_pb2.NodeView]:
         return list((await admin.ask("ListNodes")).nodes)
@@ -94,9 +105,9 @@ async def test_a_call_runs_from_submit_to_result(agent: FakeAgent, admin: Client
     prepare = await _run_gang(agent, admin)
     offer = agent.heard(Offer)[0]
     assert offer.args.data == b"the arguments"
-    named = {"call_id": call_id, "attempt": offer.attempt, "fence": offer.fence, "gang_id": prepare.gang_id}
-    await agent.say(CallStarted(**named), seq=3)
-    await agent.say(CallFinished(**named, result=Body(data=b"42", size=2), busy_ms=5), seq=4)
+    attempt, fence, gang_id = offer.attempt, offer.fence, prepare.gang_id
+    await agent.say(CallStarted(call_id=call_id, attempt=attempt, fence=fence, gang_id=gang_id), seq=3)
+    await agent.say(_finished(call_id, offer, Body(data=b"42", size=2)), seq=4)
     views = [view async for view in admin.watch(call_id)]
     assert (views[-1].state, views[-1].result.data, views[-1].busy_ms) == ("succeeded", b"42", 5)
 
@@ -131,13 +142,12 @@ async def test_a_large_result_is_a_blob_that_only_its_workspace_reads(
     agent: FakeAgent, admin: Client, replica: Replica
 ) -> None:
     call_id = await admin.submit(await admin.register())
-    prepare = await _run_gang(agent, admin)
+    await _run_gang(agent, admin)
     offer = agent.heard(Offer)[0]
     data = bytes(200_000)
     name = "sha256:" + hashlib.sha256(data).hexdigest()
     await agent.stub.PutBlob(iter([common_pb2.BlobChunk(name=name, data=data)]), timeout=5)
-    named = {"call_id": call_id, "attempt": offer.attempt, "fence": offer.fence, "gang_id": prepare.gang_id}
-    await agent.say(CallFinished(**named, result=Body(blob=name, size=len(data))), seq=3)
+    await agent.say(_finished(call_id, offer, Body(blob=name, size=len(data))), seq=3)
     last = [view async for view in admin.watch(call_id)][-1]
     assert await admin.get(last.result.blob) == data
     async with client_of(replica, await admin.token_for("other")) as other:
@@ -264,10 +274,12 @@ async def test_the_agents_port_is_closed_to_those_without_a_certificate(admin: C
 async def test_a_certificate_that_another_ca_signed_is_refused(
     admin: Client, store: StoreServer, tmp_path: Path
 ) -> None:
-    async with running_replica(store, tmp_path / "second", cell="second") as stranger:
-        async with client_of(stranger, "") as theirs:
-            impostor = FakeAgent("n1")
-            await impostor.enrol(theirs, (tmp_path / "second" / "join").read_text())
+    impostor = FakeAgent("n1")
+    async with (
+        running_replica(store, tmp_path / "second", cell="second") as stranger,
+        client_of(stranger, "") as theirs,
+    ):
+        await impostor.enrol(theirs, (tmp_path / "second" / "join").read_text())
     key = impostor.private_key_pem()
     credentials = grpc.ssl_channel_credentials(admin.ca, key, impostor.certificate)
     async with grpc.aio.secure_channel(admin.agents_address, credentials) as channel:

@@ -111,7 +111,7 @@ class Client:
         return (await self.ask("CreateToken", request)).token
 
     async def sign_in(self) -> httpx2.AsyncClient:
-        """Returns a browser that is signed in to the page."""
+        """Returns a browser that is signed in to the page; close it with ``aclose``."""
         link = (await self.ask("CreateLoginLink")).url
         browser = httpx2.AsyncClient(base_url=self.page)
         (await browser.get(link)).raise_for_status()

@@ -22,6 +22,7 @@ from phalanx_control.state.model import App, Call, Function, Gang, Node, State
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 OTHER_USER = "other user"
+_CALL_STATES = tuple(state.value for state in CallState)
 
 
 class Pictures(Protocol):
@@ -62,8 +63,8 @@ class Queries:
         self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False
     ) -> tuple[CallView, ...]:
         """Returns the newest calls first, at most ``limit`` of them; ``state`` and ``function`` filter."""
-        if state and state not in CallState:
-            raise InvalidSpecError(f"state {state[:40]!r}: use one of {', '.join(map(repr, map(str, CallState)))}")
+        if state and state not in _CALL_STATES:
+            raise InvalidSpecError(f"state {state[:40]!r}: use one of {', '.join(map(repr, _CALL_STATES))}")
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidSpecError(f"limit {limit}: use 1 to {MAX_LIMIT}")
         found = self._matching(state, function, ended_too)

@@ -88,9 +88,8 @@ def make_app(
 ) -> ASGIApp:
     """Returns the application. ``hosts`` are the names in Host headers that it answers to, without ports."""
     found = routes(api, Pages(sessions, static))
-    return Guard(
-        Router(found, redirect_slashes=False), found, hosts=hosts, controller=controller, sessions=sessions, clock=clock
-    )
+    router = Router(found, redirect_slashes=False)
+    return Guard(router, found, hosts=hosts, controller=controller, sessions=sessions, clock=clock)
 
 
 def routes(api: Api, pages: Pages) -> list[Route]:

@@ -30,6 +30,7 @@ KEPT = 1200
 MAX_BEHIND = 64
 MAX_STREAMS = 500
 _BLOCK_MS = 1000
+_LEADER_LOOK_S = 0.05
 _PAUSE_S = 0.5
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,18 @@ class Publisher:
             except ConnectionFailedError as e:
                 logger.debug("page patch lost", extra={"why": str(e)})
                 self._led = False
+                await asyncio.sleep(PATCH_EVERY_S)
             except Exception:
                 logger.exception("page not drawn")
                 self._touched = None
-            await asyncio.sleep(PATCH_EVERY_S)
+                await asyncio.sleep(PATCH_EVERY_S)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Half a second, unless this replica begins or ceases to lead: then pages should hear of it at once."""
+        until_ms = self._clock.monotonic_ms() + PATCH_EVERY_S * 1000
+        while self._clock.monotonic_ms() < until_ms and self._controller.is_leader == self._led:  # noqa: ASYNC110
+            await asyncio.sleep(_LEADER_LOOK_S)
 
     async def look(self) -> None:
         """Draws once. The first words of a new leader are a reset: what its predecessor did not say is lost."""
@@ -126,6 +135,11 @@ class LiveHub:
         self._subscribers: set[_Subscriber] = set()
         self._snapshots: dict[str, tuple[tuple[int, str], bytes]] = {}
         self._closing = False
+
+    @property
+    def is_live(self) -> bool:
+        """True once a leader has spoken."""
+        return bool(self._kept)
 
     async def run(self) -> None:
         """Reads until cancelled."""
