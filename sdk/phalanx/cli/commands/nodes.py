@@ -30,7 +30,7 @@ def nodes(session: Session, gpus: bool) -> None:
 
 
 def _node_row(node: NodeView, now_ms: int) -> tuple[str, ...]:
-    models = sorted({gpu.info.model + (" (simulated)" if gpu.info.simulated else "") for gpu in node.gpus})
+    models = sorted({_model(gpu) for gpu in node.gpus})
     free = sum(gpu.info.state == "free" for gpu in node.gpus)
     seen = text.ago(node.last_seen_ms, now_ms)
     return (
@@ -48,19 +48,24 @@ def _node_row(node: NodeView, now_ms: int) -> tuple[str, ...]:
 
 def _gpu_row(node: NodeView, gpu: GpuView) -> tuple[str, ...]:
     info = gpu.info
-    model = info.model + (" (simulated)" if info.simulated else "")
     memory = text.size(info.memory_bytes)
     return (
         node.node_id,
         str(info.index),
         info.state,
-        model,
+        _model(gpu),
         memory,
         gpu.function or "-",
         gpu.user or "-",
         gpu.gang_id or "-",
         info.reason or "-",
     )
+
+
+def _model(gpu: GpuView) -> str:
+    """A simulated GPU always says so."""
+    model = gpu.info.model
+    return model if not gpu.info.simulated or "simulated" in model.lower() else f"{model} (simulated)"
 
 
 command = Command(

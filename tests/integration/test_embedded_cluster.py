@@ -1,0 +1,169 @@
+"""The embedded cluster on real processes: started once, joined, restarted part by part, stopped without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from phalanx import embedded
+from phalanx.client import Client
+from phalanx.connection import Connection
+from phalanx.core.errors import ConnectionFailedError
+from phalanx.embedded.clients import leave
+from phalanx.embedded.paths import Home
+from phalanx.embedded.record import Record, read_record
+from tests.support.cluster import marked_processes
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+START_S = 60.0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A home of its own; whatever runs in it is stopped at the end, and nothing of it may be left."""
+    monkeypatch.setenv("PHALANX_HOME", str(tmp_path))
+    home = Home(tmp_path / "embedded")
+    yield home
+    leave(home)
+    embedded.down(home)
+    wait_until(lambda: not processes_of(home), "every process of the cluster has ended", 20)
+
+
+def processes_of(home: Home) -> dict[int, str]:
+    """Returns what carries this home in its environment: servers, supervisor, ranks, other clients."""
+    return marked_processes(f"PHALANX_HOME={home.root.parent}".encode())
+
+
+def record_of(home: Home) -> Record:
+    record = read_record(home.record)
+    assert record is not None
+    return record
+
+
+def nodes_ready(connection: embedded.Connection) -> int:
+    client = Client(Connection(connection.address, connection.token, connection.ca_path))
+    try:
+        return sum(node.state == "ready" for node in client.list_nodes())
+    finally:
+        client.close()
+
+
+def client_script(text: str = "") -> list[str]:
+    code = f"from phalanx import embedded; c = embedded.ensure(); print(c.address, flush=True); {text}"
+    return [sys.executable, "-c", code]
+
+
+def test_two_processes_at_once_start_one_cluster(home: Home) -> None:
+    starters = [subprocess.Popen(client_script(), stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    addresses = {starter.communicate(timeout=START_S)[0].strip() for starter in starters}
+    assert len(addresses) == 1
+    assert addresses == {record_of(home).address}
+    assert sum("phalanx.embedded" in line for line in processes_of(home).values()) == 1
+
+
+def test_it_says_that_its_gpus_are_simulated_and_has_no_tcp_port_for_the_store(home: Home) -> None:
+    said: list[str] = []
+    connection = embedded.ensure(home=home, say=said.append)
+    assert connection.started
+    assert ("simulated" in said[0]) == bool(connection.simulated_gpus)
+    assert nodes_ready(connection) == 1
+    store = record_of(home).pids["store"]
+    assert b"--port\x000\x00" in Path(f"/proc/{store}/cmdline").read_bytes()
+    assert not embedded.ensure(home=home).started
+
+
+@pytest.mark.parametrize("part", ["store", "control", "agent"])
+def test_a_killed_part_is_started_again_under_the_same_address(home: Home, part: str) -> None:
+    connection = embedded.ensure(home=home)
+    killed = record_of(home).pids[part]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: record_of(home).pids[part] not in (0, killed), f"{part} runs again", 20)
+    wait_until(lambda: nodes_ready(connection) == 1, "the cluster serves again", START_S)
+    assert embedded.ensure(home=home).address == connection.address
+
+
+def test_the_supervisors_death_leaves_no_server_and_the_next_client_starts_anew(home: Home) -> None:
+    embedded.ensure(home=home)
+    before = record_of(home)
+    os.kill(before.pid, signal.SIGKILL)
+    wait_until(lambda: not processes_of(home), "the servers ended with their supervisor")
+    assert embedded.running(home) is None
+    assert embedded.ensure(home=home).started
+    assert record_of(home).pid != before.pid
+
+
+def test_down_stops_at_once_and_leaves_nothing(home: Home) -> None:
+    embedded.ensure(home=home)
+    assert embedded.down(home)
+    assert not processes_of(home)
+    assert not home.record.exists()
+    assert not embedded.down(home)
+
+
+def test_it_stops_after_its_last_client_and_not_before(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_EMBEDDED_IDLE_S", "1")
+    waits = "import sys; sys.stdin.read()"
+    client = subprocess.Popen(client_script(waits), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    address = client.stdout.readline().strip()
+    wait_until(lambda: embedded.running(home) is not None, "it runs")
+    with pytest.raises(AssertionError, match="not within"):
+        wait_until(lambda: embedded.running(home) is None, "it stopped under its client", 4)
+    client.communicate("", timeout=10)
+    assert address
+    wait_until(lambda: not processes_of(home), "it stopped by itself", 30)
+
+
+def test_a_cluster_of_another_version_is_replaced_when_nobody_uses_it(home: Home) -> None:
+    embedded.ensure(home=home)
+    old = record_of(home)
+    leave(home)
+    _pretend_version(home, "0.0.1")
+    said: list[str] = []
+    assert embedded.ensure(home=home, say=said.append).started
+    assert record_of(home).pid != old.pid
+
+
+def test_a_cluster_of_another_version_is_joined_while_others_use_it(home: Home) -> None:
+    client = subprocess.Popen(
+        client_script("import sys; sys.stdin.read()"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert client.stdout is not None
+    client.stdout.readline()
+    _pretend_version(home, "0.0.1")
+    said: list[str] = []
+    assert not embedded.ensure(home=home, say=said.append).started
+    assert "joined" in said[0]
+    client.communicate("", timeout=10)
+
+
+def test_a_part_that_does_not_start_is_named_with_its_log(home: Home) -> None:
+    home.make()
+    store = home.root / "store" / "appendonlydir"
+    store.mkdir(parents=True)
+    (store / "appendonly.aof.manifest").write_text("this is no manifest\n")
+    with pytest.raises(ConnectionFailedError, match="store ended") as caught:
+        embedded.ensure(home=home)
+    assert "manifest" in str(caught.value)
+    assert str(home.logs / "store.log") in str(caught.value)
+    assert not processes_of(home)
+
+
+def test_the_record_and_the_folders_are_private(home: Home) -> None:
+    embedded.ensure(home=home)
+    assert home.root.stat().st_mode & 0o077 == 0
+    assert home.record.stat().st_mode & 0o077 == 0
+    assert json.loads(home.record.read_text())["token"].startswith("px_")
+
+
+def _pretend_version(home: Home, version: str) -> None:
+    data = json.loads(home.record.read_text())
+    home.record.write_text(json.dumps({**data, "version": version}))
