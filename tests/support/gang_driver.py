@@ -181,6 +181,7 @@ class Gangs:
         memory_gb: float = 0,
         cpus: float = 0,
         code: bytes = b"",
+        real_gpus: tuple[str, ...] = (),
     ) -> list[Keeper]:
         """Starts one gang of ``ranks`` ranks over ``nodes`` keepers on this machine, and attaches to each."""
         resources = Resources(gpus=ranks if gpus < 0 else gpus, nodes=nodes, memory_gb=memory_gb, cpus=cpus)
@@ -191,7 +192,7 @@ class Gangs:
         rendezvous.bind(("127.0.0.1", 0))
         rendezvous.listen(64)
         try:
-            return self._start_on(spec, code or by_value(function), ranks, nodes, rendezvous)
+            return self._start_on(spec, code or by_value(function), nodes, rendezvous, real_gpus)
         finally:
             rendezvous.close()
 
@@ -207,10 +208,11 @@ class Gangs:
         self._runner.close()
 
     def _start_on(
-        self, spec: FunctionSpec, code: bytes, ranks: int, nodes: int, rendezvous: socket.socket
+        self, spec: FunctionSpec, code: bytes, nodes: int, rendezvous: socket.socket, real_gpus: tuple[str, ...]
     ) -> list[Keeper]:
         path = self.run_dir / f"callable-{new_raw_id().hex()}"
         path.write_bytes(code)
+        ranks = spec.world_size
         each = ranks // nodes
         prefix = new_raw_id().hex()[:6]
         members = tuple(
@@ -218,7 +220,7 @@ class Gangs:
                 node_id=f"n{n}",
                 first_rank=n * each,
                 ranks=each,
-                gpus=tuple(f"SIM-{prefix}-{n}-{i}" for i in range(each)) if spec.resources.gpus else (),
+                gpus=(real_gpus or tuple(f"SIM-{prefix}-{n}-{i}" for i in range(each))) if spec.resources.gpus else (),
                 share=min(1, spec.resources.gpus),
             )
             for n in range(nodes)
@@ -238,7 +240,7 @@ class Gangs:
                 world_size=ranks,
                 rendezvous=f"127.0.0.1:{rendezvous.getsockname()[1]}",
                 gpu_indices=tuple(range(each)),
-                simulated=True,
+                simulated=not real_gpus,
                 placement="side by side",
                 callable_path=str(path),
                 bundle_dir="",

@@ -1,0 +1,109 @@
+/* A small NVML: answers from a description file, read again on every question, so that a test can change the machine.
+ *
+ * PHALANX_FAKE_NVML names the file. One line per GPU, separated by blanks, in index order:
+ *     uuid model total_mib used_mib pids state
+ * pids: comma-separated, or "-". state: "ok", "lost" (every question fails) or "nomem" (memory is not supported).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15, UNKNOWN = 999 };
+enum { MAX_GPUS = 64, MAX_PIDS = 64 };
+
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
+typedef struct { char uuid[96], model[96], state[16]; unsigned long long total, used; unsigned pids[MAX_PIDS], count; } gpu_t;
+
+static gpu_t gpus[MAX_GPUS];
+static int slots[MAX_GPUS];
+
+static int load(void) {
+    const char *path = getenv("PHALANX_FAKE_NVML");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    int count = 0;
+    char pids[1024];
+    if (!file) return -1;
+    while (count < MAX_GPUS) {
+        gpu_t *g = &gpus[count];
+        if (fscanf(file, "%95s %95s %llu %llu %1023s %15s", g->uuid, g->model, &g->total, &g->used, pids, g->state) != 6) break;
+        g->count = 0;
+        if (strcmp(pids, "-") != 0)
+            for (char *p = strtok(pids, ","); p && g->count < MAX_PIDS; p = strtok(NULL, ",")) g->pids[g->count++] = (unsigned)atoi(p);
+        count++;
+    }
+    fclose(file);
+    return count;
+}
+
+static int find(void *handle, gpu_t **out) {
+    int index = (int)((int *)handle - slots);
+    if (load() <= index) return GPU_IS_LOST;
+    *out = &gpus[index];
+    return strcmp((*out)->state, "lost") == 0 ? GPU_IS_LOST : SUCCESS;
+}
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return load() < 0 ? UNKNOWN : SUCCESS; }
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { return SUCCESS; }
+
+const char *nvmlErrorString(int code) {
+    switch (code) {
+        case SUCCESS: return "Success";
+        case NOT_SUPPORTED: return "Not Supported";
+        case NOT_FOUND: return "Not Found";
+        case GPU_IS_LOST: return "GPU is lost";
+        default: return "Unknown Error";
+    }
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) { int n = load(); if (n < 0) return UNKNOWN; *count = (unsigned)n; return SUCCESS; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    gpu_t *gpu;
+    if (index >= MAX_GPUS || load() <= (int)index) return NOT_FOUND;
+    *handle = &slots[index];
+    return find(*handle, &gpu);
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    gpu_t *gpu;
+    int n = load();
+    for (int i = 0; i < n; i++)
+        if (strcmp(gpus[i].uuid, uuid) == 0) { *handle = &slots[i]; return find(*handle, &gpu); }
+    return NOT_FOUND;
+}
+
+static int text(void *handle, char *buffer, unsigned length, int model) {
+    gpu_t *gpu;
+    int code = find(handle, &gpu);
+    if (code == SUCCESS) snprintf(buffer, length, "%s", model ? gpu->model : gpu->uuid);
+    return code;
+}
+
+int nvmlDeviceGetUUID(void *handle, char *buffer, unsigned length) { return text(handle, buffer, length, 0); }
+int nvmlDeviceGetName(void *handle, char *buffer, unsigned length) { return text(handle, buffer, length, 1); }
+
+int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
+    gpu_t *gpu;
+    int code = find(handle, &gpu);
+    if (code != SUCCESS) return code;
+    if (strcmp(gpu->state, "nomem") == 0) return NOT_SUPPORTED;
+    memory->total = gpu->total << 20;
+    memory->used = gpu->used << 20;
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, process_t *processes) {
+    gpu_t *gpu;
+    int code = find(handle, &gpu);
+    if (code != SUCCESS) return code;
+    if (gpu->count > *count || (gpu->count && !processes)) { *count = gpu->count; return INSUFFICIENT_SIZE; }
+    for (unsigned i = 0; i < gpu->count; i++) {
+        memset(&processes[i], 0, sizeof processes[i]);
+        processes[i].pid = gpu->pids[i];
+    }
+    *count = gpu->count;
+    return SUCCESS;
+}
