@@ -55,6 +55,7 @@ class FakeKeeper:
         self.bodies: dict[bytes, bytes] = {}
         self._lock = threading.Lock()
         self._agent: socket.socket | None = None
+        self._attached = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -63,11 +64,13 @@ class FakeKeeper:
 
     def say(self, frame: Frame) -> None:
         """Sends one frame to the agent; outcomes are kept until it acknowledges them."""
+        assert self._attached.wait(5), "no agent came"
         with self._lock:
             if frame.kind in (Kind.RESULT, Kind.FAILURE):
                 self.unacknowledged[frame.id] = frame
             if self._agent is not None:
-                self._send(self._agent, frame)
+                with contextlib.suppress(OSError):
+                    self._send(self._agent, frame)
 
     def finish(self, call: bytes, body: bytes = b"", **meta: Any) -> None:
         self.say(Frame(Kind.RESULT, call, {"busy_ms": 1, **meta}, body))
@@ -132,6 +135,7 @@ class FakeKeeper:
         if frame.kind is Kind.ATTACH:
             with self._lock:
                 self._agent = sock
+                self._attached.set()
                 self._send(sock, Frame(Kind.STATE, NO_ID, self.state))
                 for outcome in self.unacknowledged.values():
                     self._send(sock, outcome)

@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 from phalanx.core.clock import SystemClock
 from phalanx.core.ids import id_raw, id_text, new_raw_id
 from phalanx_agent.dataplane.calls import CallRecord, Origin
-from phalanx_agent.dataplane.facts import GangSpec, PlaneEvent
+from phalanx_agent.dataplane.facts import GangSpec, PeerSpec, PlaneEvent
 from phalanx_agent.dataplane.server import DataPlane, PlaneSettings
-from tests.support.fake_keeper import FakeKeeper
+from tests.support.fake_keeper import Answer, FakeKeeper, echo
 from tests.support.frame_client import FrameClient
 from tests.support.wait import wait_until
 
@@ -60,18 +60,43 @@ class TestPlane:
         for keeper in self.keepers:
             keeper.die()
 
-    def open(self, *, gang_id: str = GANG, lead: bool = True, **spec: Any) -> FakeKeeper:
-        """Opens a gang with a fake keeper of its own; keeper arguments are ``answer`` and ``state``."""
-        keeper_args = {k: spec.pop(k) for k in ("answer", "state") if k in spec}
+    def open(
+        self,
+        *,
+        gang_id: str = GANG,
+        lead: bool = True,
+        answer: Answer = echo,
+        state: dict[str, Any] | None = None,
+        peers: tuple[PeerSpec, ...] = (),
+        returns_all: bool = False,
+    ) -> FakeKeeper:
+        """Opens a gang with a fake keeper of its own."""
         path = self.directory / f"{gang_id[-4:]}-{len(self.keepers)}.sock"
-        keeper = FakeKeeper(path, **keeper_args)
+        keeper = FakeKeeper(path, answer=answer, state=state)
         self.keepers.append(keeper)
-        self.attach(keeper, gang_id=gang_id, lead=lead, **spec)
+        self.attach(keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all)
         return keeper
 
-    def attach(self, keeper: FakeKeeper, *, gang_id: str = GANG, lead: bool = True, **spec: Any) -> None:
-        values = {"fence": 1, "function_id": "f-1", **spec}
-        gang = GangSpec(gang_id=gang_id, keeper_socket=keeper.path, lead=lead, **values)
+    def attach(
+        self,
+        keeper: FakeKeeper,
+        *,
+        gang_id: str = GANG,
+        lead: bool = True,
+        peers: tuple[PeerSpec, ...] = (),
+        returns_all: bool = False,
+    ) -> None:
+        """Gives the data plane a gang whose keeper is there already; logged calls are journalled beside it."""
+        gang = GangSpec(
+            gang_id=gang_id,
+            fence=1,
+            function_id="f-1",
+            keeper_socket=keeper.path,
+            lead=lead,
+            peers=peers,
+            returns_all=returns_all,
+            call_journal=keeper.path.with_suffix(".jsonl"),
+        )
         self.plane.open_gang(gang).result(5)
 
     def client(self, *, tls: bool = False, gang_id: str = GANG, **ticket: Any) -> FrameClient:
@@ -81,10 +106,25 @@ class TestPlane:
         assert answer.kind.name == "WELCOME", answer.meta
         return client
 
-    def offer(self, call: bytes, body: bytes = b"", *, gang_id: str = GANG, **values: Any) -> bool:
-        """Offers a durable call."""
+    def offer(
+        self,
+        call: bytes,
+        body: bytes = b"",
+        *,
+        gang_id: str = GANG,
+        queue_key: str = "user ann",
+        attempt: int = 1,
+        timeout_ms: int = 0,
+    ) -> bool:
+        """Offers a durable call under fence 7."""
         record = CallRecord(
-            id=call, origin=Origin.OFFERED, **{"queue_key": "user ann", "fence": 7, "body": body, **values}
+            id=call,
+            origin=Origin.OFFERED,
+            queue_key=queue_key,
+            attempt=attempt,
+            fence=7,
+            timeout_ms=timeout_ms,
+            body=body,
         )
         return self.plane.offer(gang_id, record).result(5)
 

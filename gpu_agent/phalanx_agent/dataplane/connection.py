@@ -57,7 +57,8 @@ class Connection:
         self._out: deque[tuple[memoryview, list[int]]] = deque()
         self._partial: dict[tuple[bytes, Kind], bytearray] = {}
         self._partial_bytes = 0
-        self._handshaking = isinstance(sock, ssl.SSLSocket)
+        self._secure = isinstance(sock, ssl.SSLSocket)
+        self._handshaking = self._secure
         self._watching = READ | (WRITE if self._handshaking else 0)
         loop.register(self._fd, self._ready, self._watching)
 
@@ -106,6 +107,8 @@ class Connection:
                 return
 
     def _write(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
+        if self._secure:
+            parts = [b"".join(parts)]  # TLS must be offered the very same bytes again when it could not send them
         if self._out or self._handshaking:
             self._queue(parts, fds)
             return
@@ -121,7 +124,7 @@ class Connection:
 
     def _send_some(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> int:
         if isinstance(self._sock, ssl.SSLSocket):
-            return self._sock.send(b"".join(parts))
+            return self._sock.send(parts[0])
         if fds:
             return socket.send_fds(self._sock, parts, fds)
         return self._sock.sendmsg(parts)
