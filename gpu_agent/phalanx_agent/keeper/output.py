@@ -20,7 +20,7 @@ SPOOL_LIMIT_BYTES = 4 << 30
 
 
 class Spool:
-    """Appends records to one file. ``call`` is the call that runs; its output is counted by rank."""
+    """Appends records to one file; output beyond ``limit_bytes`` is dropped, notices and end records are not."""
 
     def __init__(self, path: Path, clock: Clock, *, limit_bytes: int = SPOOL_LIMIT_BYTES) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -40,20 +40,22 @@ class Spool:
         self._complete = True
 
     def end(self, *, complete: bool = True) -> None:
-        """Writes the running call's end record."""
+        """Writes the running call's end record, after a notice of what was dropped."""
         if self._call == NO_ID:
             return
+        self._tell_dropped()
         end = LogEnd(self._bytes_by_rank, complete and self._complete)
         self._append(encode_end(end, call=self._call, wall_ms=self._clock.wall_ms()))
         self.begin(NO_ID)
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Appends one piece of output, or counts it as dropped."""
-        if self._dropped:
-            self._tell_dropped()
         self._bytes_by_rank[rank] = self._bytes_by_rank.get(rank, 0) + len(data)
         self._last[rank] = (self._last.get(rank, b"") + data)[-LAST_BYTES:]
-        if not self._append(encode(LogRecord(stream, rank, self._clock.wall_ms(), self._call, data))):
+        fits = self._size + len(data) <= self._limit_bytes
+        if fits and self._dropped:
+            self._tell_dropped()
+        if not fits or not self._append(encode(LogRecord(stream, rank, self._clock.wall_ms(), self._call, data))):
             self._dropped[rank] = self._dropped.get(rank, 0) + len(data)
             self._complete = False
 
@@ -62,8 +64,7 @@ class Spool:
         return self._last.get(rank, b"").decode("utf-8", "replace")
 
     def close(self) -> None:
-        if self._dropped:
-            self._tell_dropped()
+        self._tell_dropped()
         os.close(self._fd)
 
     def _tell_dropped(self) -> None:
@@ -75,8 +76,6 @@ class Spool:
 
     def _append(self, record: bytes) -> bool:
         """Writes the whole record or nothing."""
-        if self._size + len(record) > self._limit_bytes:
-            return False
         try:
             written = os.write(self._fd, record)
         except OSError:

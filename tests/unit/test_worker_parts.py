@@ -1,0 +1,102 @@
+"""What a rank decides without a gang: addresses, devices, threads, errors, configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phalanx.context import CancelledSignal
+from phalanx.core.messages import Member
+from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources
+from phalanx.core.states import Cause
+from phalanx_agent.gang_config import GangConfig, config_from_json, config_to_json
+from phalanx_agent.worker import cuda, group, limits, outcomes
+
+CONFIG = GangConfig(
+    gang_id="g-1",
+    fence=3,
+    function_id="f-1",
+    function=FunctionSpec(
+        name="train",
+        resources=Resources(gpus=4, memory_gb=1.5),
+        limits=Limits(timeout_s=9),
+        env=EnvSpec(pip=("einops",), preload=("json",), variables=(("A", "b"),)),
+        code=CodeRef(callable_blob="sha256:0", bundle_roots=("src",), python="3.11"),
+    ),
+    workspace="w",
+    user="u",
+    node_id="n1",
+    members=(
+        Member(node_id="n0", first_rank=0, ranks=2, gpus=("GPU-a", "GPU-b")),
+        Member(node_id="n1", first_rank=2, ranks=2, gpus=("GPU-c", "GPU-d")),
+    ),
+    node_rank=1,
+    world_size=4,
+    rendezvous="10.0.0.1:4000",
+    gpu_indices=(0, 1),
+    simulated=False,
+    placement="one sentence",
+    callable_path="/code/callable",
+    bundle_dir="/code",
+    checkpoint_dir="",
+)
+
+
+def test_a_configuration_comes_back_from_json_as_it_was() -> None:
+    assert config_from_json(config_to_json(CONFIG)) == CONFIG
+
+
+def test_ranks_use_their_own_device_of_the_node() -> None:
+    assert [cuda.device_name(CONFIG, r) for r in (0, 1)] == ["cuda:0", "cuda:1"]
+    assert cuda.device_name(replace(CONFIG, simulated=True), 1) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("10.0.0.1:4000", ("10.0.0.1", 4000)), ("[::1]:5", ("::1", 5)), ("", ("127.0.0.1", 0))],
+)
+def test_addresses_split_into_host_and_port(address: str, expected: tuple[str, int]) -> None:
+    assert group.split_address(address) == expected
+
+
+def test_the_interface_of_loopback_is_lo() -> None:
+    assert group.interface_towards("127.0.0.1", 80) == "lo"
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "expected"),
+    [("auto", "cpu", "gloo"), ("auto", "cuda:0", "nccl"), ("gloo", "cuda:0", "gloo"), ("nccl", "cuda:1", "nccl")],
+)
+def test_the_backend_follows_the_device_unless_asked(asked: str, device: str, expected: str) -> None:
+    assert group.choose_backend(asked, device) == expected
+
+
+def test_nccl_without_a_gpu_is_refused_with_the_way_out() -> None:
+    with pytest.raises(group.GroupError, match="gloo"):
+        group.choose_backend("nccl", "cpu")
+
+
+def test_threads_are_shared_equally_unless_asked_for() -> None:
+    assert limits.threads_for(usable=8, asked=0, local_ranks=4) == 2
+    assert limits.threads_for(usable=2, asked=0, local_ranks=4) == 1
+    assert limits.threads_for(usable=3, asked=3, local_ranks=4) == 3
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("exc", "cause"),
+    [
+        (MemoryError(), Cause.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), Cause.OUT_OF_MEMORY),
+        (OutOfMemoryError("CUDA"), Cause.OUT_OF_MEMORY),
+        (ValueError("out of memory"), Cause.USER_EXCEPTION),
+        (CancelledSignal(), Cause.CANCELLED),
+        (KeyError("x"), Cause.USER_EXCEPTION),
+    ],
+)
+def test_exceptions_are_sorted_by_cause(exc: BaseException, cause: Cause) -> None:
+    assert outcomes.cause_of(exc) is cause
