@@ -15,12 +15,16 @@ from phalanx_control.log.leadership import LeaderRecord, LeaderWatch
 
 _logger = logging.getLogger(__name__)
 
+SLOW_STORE_MS = 500
+"""A store that takes so much longer than asked to has kept the leader from beating, too."""
+
 
 class Standby:
     """Keeps ``feed`` up to date. ``record`` is the leader's as last read; ``cannot_lead`` is why not to lead."""
 
     def __init__(self, parts: Parts, *, leader_id: str, address: str) -> None:
         self._log = parts.log
+        self._clock = parts.clock
         self._feed = parts.feed
         self._timing = parts.timing
         self._leader_id = leader_id
@@ -55,8 +59,11 @@ class Standby:
         """1. load 2. follow 3. look at the leader 4. take over 5. read what it still wrote."""
         if self._must_load:
             await self._load()
+        began_ms = self._clock.monotonic_ms()
         self.record = await self._log.leader()
         await self._follow(round(self._timing.poll_s * 1000))
+        if self._clock.monotonic_ms() - began_ms > self._timing.poll_s * 1000 + SLOW_STORE_MS:
+            self._watch.forget()
         if not self._watch.is_gone(self.record):
             return None
         won = await self._log.acquire(

@@ -104,6 +104,7 @@ async def test_a_store_that_stands_still_for_three_seconds_costs_only_time(serve
         await load.more(20)
         await load.stop()
         assert set(load.acknowledged) <= set(accepted(await read_everything(log)))
+        assert controller.is_leader
         await standby.stop()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +32,7 @@ class MemoryLog:
         self._cap_bytes = cap_bytes
         self._batches: list[tuple[Batch, bytes]] = []
         self._bodies: dict[str, _Stored] = {}
+        self._used: Counter[str] = Counter()
         self._record = LeaderRecord()
         self._live: list[tuple[int, str]] = []
         self._live_seq = 0
@@ -49,14 +52,15 @@ class MemoryLog:
             raise OutOfOrderError(batch.seq, last)
         self._check_cap(bodies)
         self._batches.append((batch, ev.encode(batch.events)))
-        expires = self._clock.wall_ms() + self._body_ttl_ms
-        self._bodies.update({b.name: (b, expires) for b in bodies})
+        for body in bodies:
+            self._keep(body)
         await self._tell()
 
     async def read_after(self, seq: int, *, block_ms: int = 0, limit: int = READ_LIMIT) -> list[Batch]:
         await self._wait(lambda: bool(self._batches) and self._batches[-1][0].seq > seq, block_ms)
         batches: list[Batch] = []
-        for batch, data in [entry for entry in self._batches if entry[0].seq > seq][:limit]:
+        first = bisect_right(self._batches, seq, key=lambda entry: entry[0].seq)
+        for batch, data in self._batches[first : first + limit]:
             try:
                 decode_events(data, seq=batch.seq, schema=batch.schema)
             except UnreadableLogError:
@@ -120,17 +124,30 @@ class MemoryLog:
 
     def _check_cap(self, bodies: Sequence[NewBody]) -> None:
         self._expire()
-        used: dict[str, int] = {}
-        for body, _ in self._bodies.values():
-            used[body.workspace] = used.get(body.workspace, 0) + len(body.data)
+        used = Counter(self._used)
         for body in bodies:
-            used[body.workspace] = used.get(body.workspace, 0) + len(body.data)
+            used[body.workspace] += len(body.data)
             if body.capped and used[body.workspace] > self._cap_bytes:
                 raise BodiesOverCapError(body.workspace, self._cap_bytes)
 
+    def _keep(self, body: NewBody) -> None:
+        """Puts the body last: all live equally long, so the first one is the next to expire."""
+        self._forget(body.name)
+        self._bodies[body.name] = (body, self._clock.wall_ms() + self._body_ttl_ms)
+        self._used[body.workspace] += len(body.data)
+
+    def _forget(self, name: str) -> None:
+        if name in self._bodies:
+            body, _ = self._bodies.pop(name)
+            self._used[body.workspace] -= len(body.data)
+
     def _expire(self) -> None:
         now = self._clock.wall_ms()
-        self._bodies = {name: stored for name, stored in self._bodies.items() if stored[1] > now}
+        while self._bodies:
+            name, (_, expires_ms) = next(iter(self._bodies.items()))
+            if expires_ms > now:
+                return
+            self._forget(name)
 
     async def _tell(self) -> None:
         async with self._news:
