@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 def processes_of(home: Home) -> dict[int, str]:
     """Returns what carries this home in its environment: servers, supervisor, ranks, other clients."""
-    return marked_processes(f"PHALANX_HOME={home.root.parent}".encode())
+    return marked_processes(f"PHALANX_HOME={home.root.parent}", str(home.run))
 
 
 def record_of(home: Home) -> Record:
@@ -74,9 +74,9 @@ def test_it_says_that_its_gpus_are_simulated_and_has_no_tcp_port_for_the_store(h
     connection = embedded.ensure(home=home, say=said.append)
     assert connection.started
     assert ("simulated" in said[0]) == bool(connection.simulated_gpus)
-    assert nodes_ready(connection) == 1
+    wait_until(lambda: nodes_ready(connection) == 1, "the node has joined", START_S)
     store = record_of(home).pids["store"]
-    assert b"--port\x000\x00" in Path(f"/proc/{store}/cmdline").read_bytes()
+    assert b" unixsocket:" in Path(f"/proc/{store}/cmdline").read_bytes()
     assert not embedded.ensure(home=home).started
 
 
@@ -94,7 +94,7 @@ def test_the_supervisors_death_leaves_no_server_and_the_next_client_starts_anew(
     embedded.ensure(home=home)
     before = record_of(home)
     os.kill(before.pid, signal.SIGKILL)
-    wait_until(lambda: not processes_of(home), "the servers ended with their supervisor")
+    wait_until(lambda: not processes_of(home), "the servers ended with their supervisor", 30)
     assert embedded.running(home) is None
     assert embedded.ensure(home=home).started
     assert record_of(home).pid != before.pid

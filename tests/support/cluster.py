@@ -219,7 +219,7 @@ class Cluster:
 
     def processes(self) -> dict[int, str]:
         """Returns the command lines, by pid, of every process that belongs to this cluster."""
-        return marked_processes(f"{_MARK}={self.mark}".encode())
+        return marked_processes(f"{_MARK}={self.mark}", str(self._run))
 
     def dump_logs(self) -> None:
         """Prints the end of every log, for a failed test's report."""
@@ -330,15 +330,17 @@ class Cluster:
         shutil.rmtree(self._run, ignore_errors=True)
 
 
-def marked_processes(mark: bytes) -> dict[int, str]:
-    """Returns the processes, zombies apart, whose environment holds ``mark``."""
+def marked_processes(variable: str, path: str) -> dict[int, str]:
+    """Returns the processes whose environment holds ``variable``, or whose command line names ``path``.
+
+    The store writes its title over its environment, so that only its command line tells whose it is.
+    """
     found: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (
-                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
+            line = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+            if path in line or variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = line
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return found

@@ -27,13 +27,12 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One program. It is started once ``needs`` exist, and is ready when ``ready`` does."""
+    """One program, which is ready when the file ``ready`` exists."""
 
     name: str
     argv: tuple[str, ...]
     log: Path
     ready: Path
-    needs: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,10 @@ def control_part(layout: Layout, ports: Ports) -> Part:
 
 
 def agent_part(layout: Layout, ports: Ports, *, simulate: int) -> Part:
-    """The agent of this machine, with ``simulate`` GPUs where it has none."""
+    """The agent of this machine, with ``simulate`` GPUs where it has none.
+
+    It is started together with the control plane: until that has made CA and join token, the agent tries again.
+    """
     flags = {
         "control": f"127.0.0.1:{ports.clients}",
         "ca": str(layout.ca),
@@ -128,7 +130,6 @@ def agent_part(layout: Layout, ports: Ports, *, simulate: int) -> Part:
         argv=(*_program("phalanx_agent.main", flags), "--end-gangs-on-exit"),
         log=layout.home.logs / "agent.log",
         ready=layout.agent_ready,
-        needs=(layout.ca, layout.join_token),
     )
 
 

@@ -103,7 +103,7 @@ class Supervisor:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def _bring_up(self) -> None:
-        """Starts all three together, each as soon as its files are there, and waits until all are ready."""
+        """Starts all three together and waits until all are ready."""
         until = self.clock.monotonic_ms() + _START_TIMEOUT_MS
         while not all(child.ready for child in self.children):
             now = self.clock.monotonic_ms()
