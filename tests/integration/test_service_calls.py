@@ -150,6 +150,20 @@ async def test_a_revoked_token_opens_nothing_from_then_on(admin: Client, replica
     assert refused.hint
 
 
+async def test_a_watch_ends_with_the_token_that_opened_it(admin: Client, replica: Replica) -> None:
+    function_id = await admin.register()
+    made = await admin.ask("CreateToken", control_pb2.CreateTokenRequest(user="ben", role="viewer"))
+    async with client_of(replica, made.token) as ben:
+        call_id = await admin.submit(function_id)
+        watch = ben.watch(call_id)
+        await anext(aiter(watch))
+        await admin.ask("RevokeToken", control_pb2.RevokeTokenRequest(token_id=made.token_id))
+        await admin.ask("CancelCall", control_pb2.CallId(call_id=call_id))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await anext(aiter(watch))
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 async def test_a_token_of_a_short_life_expires(admin: Client, replica: Replica) -> None:
     request = control_pb2.CreateTokenRequest(user="ben", role="member", lifetime_ms=1)
     token = (await admin.ask("CreateToken", request)).token

@@ -62,6 +62,8 @@ class LeaderForwarder:
         try:
             reply = await call
         except grpc.aio.AioRpcError as e:
+            if e.code() is grpc.StatusCode.CANCELLED:
+                raise ConnectionFailedError("the leader changed meanwhile", hint="ask again with the same ids") from e
             await context.abort(e.code(), e.details() or "", tuple(e.trailing_metadata() or ()))
             raise
         said = metadata_dict(await call.trailing_metadata())
@@ -75,11 +77,13 @@ class LeaderForwarder:
 
     async def _stub(self) -> control_pb2_grpc.ControlStub:
         address = await self._leader_address()
-        if self._channel is None or address != self._address:
-            await self.close()
+        former = self._channel
+        if former is None or address != self._address:
             options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", REPLICA_NAME))
             self._channel = grpc.aio.secure_channel(address, self._credentials, options=options)
             self._address = address
+            if former is not None:
+                await former.close(grace=0)
         return control_pb2_grpc.ControlStub(self._channel)
 
     async def _leader_address(self) -> str:

@@ -110,6 +110,7 @@ class Gate(grpc.aio.ServerInterceptor):
             try:
                 await self._admit(method, row, context)
                 async for reply in inner(request, context):
+                    self._still_allowed(row, context)
                     yield reply
             except Exception as e:  # noqa: BLE001 the boundary of the RPC
                 await _abort(context, method, e)
@@ -133,6 +134,11 @@ class Gate(grpc.aio.ServerInterceptor):
             return agent(_certified_name(context))
         token = bearer(metadata.get("authorization"))
         return authenticate(self._controller.state, token, self._clock.wall_ms())
+
+    def _still_allowed(self, row: Row, context: Context) -> None:
+        """A token that was revoked, or has expired, ends the streams that it opened."""
+        if row.need is not Need.AGENT:
+            self._identify(row, context, metadata_dict(context.invocation_metadata()))
 
     async def _catch_up(self, min_seq: str) -> None:
         if not min_seq:

@@ -73,6 +73,8 @@ class Api:
         return _json({"costs": _plain_all(costs)})
 
     async def events(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         last_id = request.headers.get("last-event-id", "")
         stream = self._hub.stream(caller().owner.workspace, last_id, request.state.still_allowed)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

@@ -114,5 +114,5 @@ def set_session(answer: Response, cookie: str) -> None:
 
 def _plain_page(text: str, status: int = 200, *, refresh: bool = False) -> HTMLResponse:
     onward = '<meta http-equiv="refresh" content="0;url=/">' if refresh else ""
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Phalanx</title>{_NO_ICON}{onward}<p>{text}</p></html>'
-    return HTMLResponse(page, status)
+    head = f'<meta charset="utf-8"><title>Phalanx</title>{_NO_ICON}{onward}'
+    return HTMLResponse(f'<!doctype html><html lang="en">{head}<p>{text}</p></html>', status)

@@ -20,6 +20,8 @@ from phalanx_control.state.model import Call, State
 
 MAX_LIVE_CALLS = 2000
 MAX_ENDED_CALLS = 200
+LOOKS_PER_NODES = 4
+"""Nodes without a gang move only in when they were last heard."""
 CALLS, GANGS, NODES = "calls", "gangs", "nodes"
 Key = tuple[str, str]
 """Kind and id."""
@@ -49,6 +51,7 @@ class PageModel:
         self._pictures = pictures
         self.items: dict[Key, Item] = {}
         self.version = 0
+        self._looks = 0
 
     def look(self, state: State, touched: Iterable[str] | None) -> list[Change]:
         """Draws again what was ``touched`` (ids of calls, gangs and nodes; None: everything) and what is alive.
@@ -57,6 +60,9 @@ class PageModel:
         """
         keys = set(_everything(state)) | set(self.items) if touched is None else set(self._keys(state, touched))
         keys |= set(_alive(state))
+        self._looks += 1
+        if self._looks % LOOKS_PER_NODES == 0:
+            keys |= {(NODES, node_id) for node_id in state.nodes}
         changes = [change for key in keys if (change := self._draw(state, key)) is not None]
         changes += self._forget_old_calls()
         self.version += bool(changes)
