@@ -17,9 +17,11 @@ from collections.abc import Callable
 from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
 from phalanx_agent.dataplane.loop import READ, WRITE, Loop
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
+"""Larger buffers come from mmap, whose page faults cost more than a short read."""
 _MAX_FDS = 16
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_MAX_FDS * 4)
+_MAX_LAZY_BYTES = 2048
 MAX_QUEUED_BYTES = 256 << 20
 MAX_BODY_BYTES = 2 << 30
 
@@ -57,6 +59,7 @@ class Connection:
         self._out: deque[tuple[memoryview, list[int]]] = deque()
         self._partial: dict[tuple[bytes, Kind], bytearray] = {}
         self._partial_bytes = 0
+        self._lazy = bytearray()
         self._secure = isinstance(sock, ssl.SSLSocket)
         self._handshaking = self._secure
         self._watching = READ | (WRITE if self._handshaking else 0)
@@ -78,6 +81,18 @@ class Connection:
             self._send_chunks(frame)
             return
         self._write([encode_head(frame), frame.body], frame.fds)
+
+    def send_lazily(self, frame: Frame) -> None:
+        """Sends ``frame``, which has no body and no hurry, together with the next one, or with ``flush_lazy``."""
+        if self.open:
+            self._lazy += encode_head(frame)
+            if len(self._lazy) > _MAX_LAZY_BYTES:
+                self.flush_lazy()
+
+    def flush_lazy(self) -> None:
+        """Sends what was left lying."""
+        if self._lazy and self.open:
+            self._write([], [])
 
     def close(self, reason: str = "") -> None:
         """Closes at once; ``on_close`` is told once."""
@@ -107,6 +122,9 @@ class Connection:
                 return
 
     def _write(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
+        if self._lazy:
+            parts = [bytes(self._lazy), *parts]
+            self._lazy.clear()
         if self._secure:
             parts = [b"".join(parts)]  # TLS must be offered the very same bytes again when it could not send them
         if self._out or self._handshaking:

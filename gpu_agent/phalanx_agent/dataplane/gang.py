@@ -71,6 +71,8 @@ class Gang:
 
     def check(self, now: int) -> None:
         """Called every few milliseconds while calls are at work, and every second otherwise."""
+        del now
+        self.keeper.flush()
 
     def close(self) -> None:
         """Lets go of the keeper without ending it."""

@@ -359,6 +359,7 @@ class LeadGang(Gang):
     # ---- time ----
 
     def check(self, now: int) -> None:
+        super().check(now)
         self._check_head(now)
         for call, replies in tuple(self._replies.items()):
             record = self.table.get(call)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.core.frames import Frame, Kind
+from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx_agent.dataplane.bodies import as_memory, inline
 from phalanx_agent.dataplane.connection import Connection, close_fds
 from phalanx_agent.dataplane.facts import PeerSpec
@@ -86,8 +86,14 @@ class KeeperLink:
             self._connection.send(moved)
             if moved is not frame:
                 close_fds(moved.fds)
-            return
-        self._connection.send(frame)
+        elif frame.kind is Kind.ACK and frame.id != NO_ID:
+            self._connection.send_lazily(frame)
+        else:
+            self._connection.send(frame)
+
+    def flush(self) -> None:
+        """Sends acknowledgements that wait for company."""
+        self._connection.flush_lazy()
 
     def note_running(self, call: bytes) -> None:
         """Counts time as busy until the call's outcome comes."""

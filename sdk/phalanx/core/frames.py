@@ -52,6 +52,7 @@ CHUNK_BYTES = 1 << 20
 MAX_META_BYTES = 1 << 20
 MORE = 1
 NO_ID = bytes(16)
+_encode_meta = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Kind(IntEnum):
