@@ -20,3 +20,11 @@ def gangs() -> Iterator[Gangs]:
     yield made
     made.close()
     shutil.rmtree(run_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def short_run_dir() -> Iterator[Path]:
+    """A run directory of a test's own."""
+    run_dir = Path(tempfile.mkdtemp(prefix="px-run-"))
+    yield run_dir
+    shutil.rmtree(run_dir, ignore_errors=True)

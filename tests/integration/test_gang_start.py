@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,3 +133,22 @@ def test_an_environment_whose_modules_start_threads_still_gets_gangs(
 
     keeper = gangs.one(value, gpus=1, env=EnvSpec(preload=("starts_a_thread",)))
     assert keeper.result(keeper.call()) == 7
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start ranks as another user")
+def test_ranks_run_as_the_unprivileged_user_and_cannot_see_the_agents_processes(
+    short_run_dir: Path,
+) -> None:
+    def look() -> tuple[int, list[str]]:
+        import os
+        import tempfile
+
+        with tempfile.TemporaryFile():
+            return os.getuid(), sorted(name for name in os.listdir("/proc") if name.isdigit())
+
+    gangs = Gangs(short_run_dir, rank_user="nobody")
+    try:
+        keeper = gangs.one(look, gpus=0)
+        assert keeper.result(keeper.call()) == (pwd.getpwnam("nobody").pw_uid, ["1", "2"])
+    finally:
+        gangs.close()

@@ -457,7 +457,7 @@ class Gang:
         while self.book.queue:
             call = self.book.queue.popleft()
             close_fds(call.fds)
-            self._finished(call.id, telling.never_began(call.id, self.config))
+            self._finished(call.id, telling.never_began(call.id, self.why, self.config))
 
     def _state(self) -> dict[str, Any]:
         now = self.clock.monotonic_ms()

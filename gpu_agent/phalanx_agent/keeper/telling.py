@@ -58,10 +58,11 @@ def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int) -
     return failure_frame(call_id, outcome=why.outcome, error=error_to_dict(error), busy_ms=busy_ms, pickled=why.pickled)
 
 
-def never_began(call_id: bytes, config: GangConfig) -> Frame:
+def never_began(call_id: bytes, why: Why | None, config: GangConfig) -> Frame:
     """Returns the FAILURE of a call that waited: ``started`` false, so it may run elsewhere at no cost to the user."""
+    reason = "" if why is None else f": {why.error.message if why.error else why.reason}"
     error = ErrorInfo(
-        cause=Cause.INFRASTRUCTURE, message="the gang ended before the call began", node_id=config.node_id
+        cause=Cause.INFRASTRUCTURE, message=f"the gang ended before the call began{reason}", node_id=config.node_id
     )
     frame = failure_frame(call_id, outcome=Outcome.FAILED, error=error_to_dict(error), busy_ms=0)
     frame.meta["started"] = False

@@ -10,6 +10,9 @@ import importlib
 import importlib.util
 import os
 
+_NEEDED_LATER = ("encodings.idna", "asyncio", "tempfile")
+"""What ranks import while they start; an unprivileged one may not be able to read the interpreter's own files."""
+
 
 def threads() -> int:
     """Returns how many threads this process has."""
@@ -23,7 +26,8 @@ def preload(modules: tuple[str, ...], *, with_torch: bool) -> None:
         torch.set_num_threads(1)
         importlib.import_module("torch.distributed")
         importlib.import_module("torch.distributed.distributed_c10d")
-    importlib.import_module("phalanx_agent.worker.main")
+    for name in ("phalanx_agent.worker.main", *_NEEDED_LATER):
+        importlib.import_module(name)
     for module in modules:
         importlib.import_module(module)
     gc.collect()
