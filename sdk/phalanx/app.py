@@ -21,22 +21,12 @@ class App:
         check_name("app name", name)
         self.name = name
         self._functions: dict[str, Function[..., Any]] = {}
+        self.function = gpu_function if TYPE_CHECKING else self._function
+        """Like `gpu_function`, and enters the function into this app."""
 
     @property
     def functions(self) -> tuple[Function[..., Any], ...]:
         return tuple(self._functions.values())
-
-    if TYPE_CHECKING:
-        function = staticmethod(gpu_function)
-    else:
-
-        def function(self, func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-            """Like `gpu_function`, and enters the function into this app."""
-            if "app" in options:
-                raise InvalidSpecError("app=...: leave it out, the function belongs to the app whose decorator this is")
-            if func is not None:
-                return gpu_function(app=self, **options)(func)
-            return gpu_function(app=self, **options)
 
     def add(self, function: Function[..., Any]) -> None:
         """Enters ``function``; one of the same name that was defined anew replaces it, another one is refused."""
@@ -63,6 +53,12 @@ class App:
         client = connect()
         client.put_missing(blobs)
         return client.deploy(self.name, specs)
+
+    def _function(self, func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        if "app" in options:
+            raise InvalidSpecError("app=...: leave it out, the function belongs to the app whose decorator this is")
+        decorator = gpu_function(app=self, **options)
+        return decorator if func is None else decorator(func)
 
     def __repr__(self) -> str:
         return f"<phalanx.App {self.name}: {', '.join(self._functions) or 'no functions'}>"

@@ -28,6 +28,8 @@ R = TypeVar("R")
 class Function(Generic[P, R]):
     """A function that runs on a gang. Made by `gpu_function`, `App.function` and `Function.from_name`."""
 
+    __name__: str
+
     def __init__(self, definition: Definition, wrapped: Callable[P, R] | None = None) -> None:
         self.definition = definition
         self.wrapped = wrapped
@@ -248,6 +250,7 @@ class _Arity:
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._name = getattr(func, "__name__", type(func).__name__)
+        self._func = func
         self._signature: inspect.Signature | None = None
         self._fewest, self._most = 0, -1
         try:
@@ -268,7 +271,14 @@ class _Arity:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise TypeError(f"{self._name}{self._signature}: {e}") from None
+            raise TypeError(f"{self._name}{self._shown()}: {e}") from None
+
+    def _shown(self) -> inspect.Signature | None:
+        """The signature with its annotations as they were written, where they can be looked up."""
+        try:
+            return inspect.signature(self._func, eval_str=True)
+        except Exception:  # noqa: BLE001  evaluating annotations runs user code; the plain signature does as well
+            return self._signature
 
 
 def _named(func: Callable[..., Any]) -> Callable[..., Any]:

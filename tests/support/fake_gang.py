@@ -90,10 +90,12 @@ class FakeGang:
 
 
 def send(sock: socket.socket, frame: Frame) -> None:
-    """Sends one frame whole, descriptors first."""
+    """Sends one frame whole, and closes its descriptors."""
     parts = [encode_head(frame), frame.body]
     sent = socket.send_fds(sock, parts, frame.fds) if frame.fds else sock.sendmsg(parts)
     sock.sendall(b"".join(parts)[sent:])
+    for fd in frame.fds:
+        os.close(fd)
 
 
 def body_of(frame: Frame) -> bytes:
