@@ -141,10 +141,11 @@ def test_ranks_run_as_the_unprivileged_user_and_cannot_see_the_agents_processes(
 ) -> None:
     def look() -> tuple[int, list[str]]:
         import os
+        import pathlib
         import tempfile
 
         with tempfile.TemporaryFile():
-            return os.getuid(), sorted(name for name in os.listdir("/proc") if name.isdigit())
+            return os.getuid(), sorted(p.name for p in pathlib.Path("/proc").iterdir() if p.name.isdigit())
 
     gangs = Gangs(short_run_dir, rank_user="nobody")
     try:

@@ -78,7 +78,8 @@ class Keeper:
             socket.send_fds(self.sock, [head], frame.fds)
         else:
             self.sock.sendall(head)
-        self.sock.sendall(frame.body)
+        if len(frame.body):
+            self.sock.sendall(frame.body)
 
     def wait_for(self, predicate: Callable[[Frame], bool], description: str, *, within_s: float = PATIENCE_S) -> Frame:
         """Returns the first frame, said already or still to come, that ``predicate`` accepts."""
