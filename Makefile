@@ -33,7 +33,7 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt hatch_build.py
 	$(PIP) -c constraints.txt -e '.[all,dev,examples]'
 	touch $@
 
-# The generator is pinned low and kept apart: grpcio-tools 1.66 emits code that every protobuf from 5.27 on can load.
+# The generator is pinned low and kept apart: grpcio-tools 1.66 emits code that every protobuf from 5.27.2 on can load.
 $(VENV)/protos/.installed: $(VENV)/.torch
 	$(PYTHON) -m venv $(VENV)/protos
 	$(VENV)/protos/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.66.2 setuptools==75.8.0
