@@ -103,7 +103,7 @@ def test_the_supervisors_death_leaves_no_server_and_the_next_client_starts_anew(
 def test_down_stops_at_once_and_leaves_nothing(home: Home) -> None:
     embedded.ensure(home=home)
     assert embedded.down(home)
-    assert not processes_of(home)
+    wait_until(lambda: not processes_of(home), "nothing runs", 2)
     assert not home.record.exists()
     assert not embedded.down(home)
 
@@ -154,7 +154,7 @@ def test_a_part_that_does_not_start_is_named_with_its_log(home: Home) -> None:
         embedded.ensure(home=home)
     assert "manifest" in str(caught.value)
     assert str(home.logs / "store.log") in str(caught.value)
-    assert not processes_of(home)
+    wait_until(lambda: not processes_of(home), "nothing was left running")
 
 
 def test_the_record_and_the_folders_are_private(home: Home) -> None:

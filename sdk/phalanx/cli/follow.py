@@ -25,6 +25,8 @@ from phalanx.core.views import CallView
 from phalanx.logs import LogLine
 
 _TICK_S = 0.1
+HOLD_MS = 200
+"""Lines wait this long for the other ranks to write the same."""
 _LAST_LOGS_MS = 2000
 _SECOND_PRESS_S = 2.0
 
@@ -68,6 +70,7 @@ class RunView:
     _placed: str = ""
     _nodes: dict[str, int] = field(default_factory=dict[str, int])
     _lines: list[OutLine] = field(default_factory=list[OutLine])
+    _first_ms: int = 0
 
     def on_state(self, view: CallView) -> None:
         """Tells a change of stage once, on its own line where there is no status line."""
@@ -85,20 +88,24 @@ class RunView:
 
     def on_log(self, line: LogLine) -> None:
         """Takes output in; it is shown, folded, at the next tick."""
+        if not self._lines:
+            self._first_ms = self.clock.monotonic_ms()
         node = self._nodes.setdefault(line.node_id, len(self._nodes))
         self._lines.append(OutLine(line.rank, node, line.stream, line.text))
 
-    def tick(self) -> None:
-        """Shows the lines that came together, and redraws the status line."""
-        lines, self._lines = self._lines, []
-        for line in fold(lines):
-            self._show(line)
+    def tick(self, *, last: bool = False) -> None:
+        """Shows the lines that came within HOLD_MS of each other, and redraws the status line."""
+        now = self.clock.monotonic_ms()
+        if self._lines and (last or now - self._first_ms >= HOLD_MS):
+            lines, self._lines = self._lines, []
+            for line in fold(lines):
+                self._show(line)
         if self.view is not None and not CallState(self.view.state).terminal:
             self.screen.status(self._status(self.view))
 
     def finish(self) -> None:
         """Shows what is left, and takes the status line away."""
-        self.tick()
+        self.tick(last=True)
         self.screen.clear_status()
 
     def _status(self, view: CallView) -> str:
@@ -120,7 +127,7 @@ class RunView:
     def _tell_stage(self, view: CallView, *, moved: bool) -> None:
         if self.screen.look.json:
             self.screen.emit({"event": "state", "state": view.state, "what": self._stage.words, "call": view})
-        elif moved or not self.screen.live:
+        elif moved or not (self.screen.live or view.state == CallState.RUNNING):
             self.screen.note(
                 f"{_clock_time(self.clock)}{self.screen.state(view.state)}  {_detail(self._stage)}".rstrip()
             )

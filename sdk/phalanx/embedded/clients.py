@@ -54,5 +54,5 @@ class IdleWatch:
         self.last_used_ms = now_ms
 
     def close_door(self) -> int | None:
-        """Keeps new clients waiting for as long as the returned descriptor is open; None when one is inside."""
+        """Keeps new clients waiting until this process ends, and returns the lock; None when one is inside."""
         return try_lock(self.home.clients_lock)

@@ -58,22 +58,18 @@ class Supervisor:
     record: Record | None = None
 
     def run(self) -> int:
-        """Returns the exit status when everything has been stopped."""
+        """Returns the exit status when everything has been stopped. The locks go with the process."""
         self.home.make()
-        alive = lock_within(self.home.alive_lock, 2.0)
+        lock_within(self.home.alive_lock, 2.0)
         wakeup = _SignalPipe(self)
-        door: int | None = None
         try:
             self._start()
-            door = self._watch(wakeup)
+            self._watch(wakeup)
         except StartFailedError as e:
             write_json(self.home.failure, e.failure)
             return 1
         finally:
             self.stop()
-            for fd in (alive, door):
-                if fd is not None:
-                    os.close(fd)
         return 0
 
     def _start(self) -> None:
@@ -135,7 +131,7 @@ class Supervisor:
             pids=self._pids(),
         )
 
-    def _watch(self, wakeup: _SignalPipe) -> int | None:
+    def _watch(self, wakeup: _SignalPipe) -> None:
         """Restarts what dies until told to stop, or until nobody has used the cluster for long enough."""
         idle = IdleWatch(self.home, self.clock.monotonic_ms())
         while not self.stopping:
@@ -144,11 +140,10 @@ class Supervisor:
             if idle.idle_ms(now) >= self.idle_ms:
                 if is_busy(self.home.record):
                     idle.used(self.clock.monotonic_ms())
-                elif (door := idle.close_door()) is not None:
-                    return door
+                elif idle.close_door() is not None:
+                    return
             self._trim_logs()
             wakeup.wait(self._next_wait_s())
-        return None
 
     def _restart_dead(self, now: int) -> None:
         for child in self.children:
