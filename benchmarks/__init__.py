@@ -1,0 +1,1 @@
+"""Measured side by side with peers, in one run; never asserted by a test."""

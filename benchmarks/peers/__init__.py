@@ -1,0 +1,1 @@
+"""The other side of each comparison, each in a process of its own."""
