@@ -61,7 +61,8 @@ class Meter:
         if path.stat().st_size:
             self._file.write(b"\n")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="meter")
-        self._compact()
+        self._size = path.stat().st_size
+        self._compact_if_grown()
 
     def open(self, gang_id: str, gpus: Iterable[str]) -> None:
         """Begins a lease in its prepare phase; one that is open already goes on."""
@@ -145,7 +146,9 @@ class Meter:
 
     def _append(self, line: dict[str, Any], *, durable: bool) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        self._size += len(data)
         self._writer.submit(self._write_bytes, data, durable)
+        self._compact_if_grown()
 
     def _write_bytes(self, data: bytes, durable: bool) -> None:
         self._file.write(data)
@@ -153,13 +156,17 @@ class Meter:
         if durable:
             os.fdatasync(self._file.fileno())
 
-    def _compact(self) -> None:
-        """Rewrites a journal that has grown, with one line per open lease; only at start."""
-        if self._path.stat().st_size < _COMPACT_AT_BYTES:
+    def _compact_if_grown(self) -> None:
+        """Rewrites a journal that has grown, with one line per open lease."""
+        if self._size < _COMPACT_AT_BYTES:
             return
+        lines = [json.dumps(self._line(g, lease), separators=(",", ":")) + "\n" for g, lease in self._leases.items()]
+        self._size = sum(map(len, lines))
+        self._writer.submit(self._rewrite, "".join(lines))
+
+    def _rewrite(self, text: str) -> None:
         draft = self._path.with_suffix(".new")
-        lines = [json.dumps(self._line(g, lease)) + "\n" for g, lease in self._leases.items()]
-        draft.write_text("".join(lines))
+        draft.write_text(text)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(self._path)

@@ -1,0 +1,127 @@
+"""Telling the guilty rank from its victims, over one node and several."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.messages import ErrorInfo, RankFailure
+from phalanx.core.states import Cause, Outcome
+from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, error_to_meta, is_victim
+from phalanx_agent.dataplane.replies import AFTER_FAILURE_MS, Replies
+
+BOOM = ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="boom", rank=3, node_id="n1")
+PEER = ErrorInfo(cause=Cause.USER_EXCEPTION, message="Connection closed by peer [127.0.0.1]:5", rank=0, node_id="n0")
+CALL = b"c" * 16
+
+
+def failed(error: ErrorInfo, *, outcome: Outcome = Outcome.FAILED, body: bytes = b"") -> Frame:
+    return Frame(Kind.FAILURE, CALL, {"outcome": outcome.value, "error": error_to_meta(error), "busy_ms": 4}, body)
+
+
+def succeeded(body: bytes, **meta: object) -> Frame:
+    return Frame(Kind.RESULT, CALL, {"busy_ms": 5, **meta}, body)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Connection closed by peer [127.0.0.1]:41263",
+        "[Errno 104] Connection reset by peer",
+        "Timed out waiting 8000ms for recv operation to complete",
+        "NCCL communicator was aborted on rank 2",
+        "Broken pipe",
+    ],
+)
+def test_errors_that_a_peers_end_explains_are_victims(message: str) -> None:
+    assert is_victim(ErrorInfo(cause=Cause.USER_EXCEPTION, message=message))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BOOM,
+        ErrorInfo(cause=Cause.INFRASTRUCTURE, message="rank 2 was ended by signal 9", signal=9),
+        ErrorInfo(cause=Cause.INFRASTRUCTURE, ranks=(RankFailure(rank=1, culprit=True),)),
+        ErrorInfo(cause=Cause.TIMEOUT, message="timed out after 5 s"),
+        ErrorInfo(cause=Cause.OUT_OF_MEMORY, message="memory ran out"),
+    ],
+)
+def test_errors_of_their_own_are_not(error: ErrorInfo) -> None:
+    assert not is_victim(error)
+
+
+def test_the_culprit_is_kept_whoever_spoke_first() -> None:
+    chosen = choose_culprit([PEER, BOOM])
+    assert (chosen.message, chosen.rank, chosen.node_id) == ("boom", 3, "n1")
+    assert [(r.rank, r.culprit) for r in chosen.ranks] == [(0, False), (3, True)]
+
+
+def test_of_two_real_errors_the_first_counts() -> None:
+    second = ErrorInfo(cause=Cause.USER_EXCEPTION, message="later", rank=1)
+    assert choose_culprit([BOOM, second]).message == "boom"
+
+
+def test_an_error_survives_its_way_through_a_frame() -> None:
+    error = ErrorInfo(cause=Cause.OUT_OF_MEMORY, message="m", rank=1, ranks=(RankFailure(rank=1, signal=9),))
+    assert error_from_meta(error_to_meta(error), pickled=b"p") == ErrorInfo(
+        cause=Cause.OUT_OF_MEMORY, message="m", rank=1, pickled=b"p", ranks=(RankFailure(rank=1, signal=9),)
+    )
+
+
+@pytest.mark.parametrize("meta", [None, 3, {}, {"cause": "nonsense", "extra": 1, "ranks": [None]}])
+def test_an_error_that_makes_no_sense_still_becomes_one(meta: object) -> None:
+    assert error_from_meta(meta).cause is Cause.INFRASTRUCTURE
+
+
+def test_a_result_needs_every_node_and_is_the_first_ones() -> None:
+    replies = Replies(2)
+    replies.add(1, succeeded(b"other"), 0, "n1")
+    assert not replies.complete(0)
+    replies.add(0, succeeded(b"mine"), 0, "n0")
+    assert replies.complete(0)
+    assert replies.combine(CALL, returns_all=False).body == b"mine"
+
+
+def test_all_values_are_put_together_in_rank_order() -> None:
+    replies = Replies(2)
+    replies.add(1, succeeded(b"cdd", parts=[1, 2]), 0, "n1")
+    replies.add(0, succeeded(b"aab", parts=[2, 1]), 0, "n0")
+    whole = replies.combine(CALL, returns_all=True)
+    assert (bytes(whole.body), whole.meta["parts"]) == (b"aabcdd", [2, 1, 1, 2])
+
+
+def test_after_a_failure_the_others_have_a_bounded_time_to_explain_it() -> None:
+    replies = Replies(2)
+    replies.add(0, failed(PEER), 1, "n0")
+    assert not replies.complete(AFTER_FAILURE_MS * 1_000_000)
+    assert replies.complete(AFTER_FAILURE_MS * 1_000_000 + 2)
+    replies.add(1, failed(BOOM, body=b"pickled"), 2, "n1")
+    outcome = replies.combine(CALL, returns_all=False)
+    assert outcome.meta["error"]["message"] == "boom"
+    assert outcome.body == b"pickled"
+
+
+def test_a_time_limit_stays_one_when_other_ranks_only_died_of_it() -> None:
+    replies = Replies(2)
+    replies.add(0, failed(PEER), 1, "n0")
+    timeout = ErrorInfo(cause=Cause.TIMEOUT, message="its time limit passed")
+    replies.add(1, failed(timeout, outcome=Outcome.TIMED_OUT), 2, "n1")
+    assert replies.combine(CALL, returns_all=False).meta["outcome"] == "timed_out"
+
+
+def test_a_call_that_no_node_began_never_ran() -> None:
+    replies = Replies(2)
+    replies.node_gone(0, None, 1)
+    replies.node_gone(1, BOOM, 1)
+    assert replies.complete(1)
+    assert replies.never_ran
+
+
+def test_a_node_that_ends_in_mid_call_fails_it() -> None:
+    replies = Replies(2)
+    replies.add(0, failed(PEER), 1, "n0")
+    replies.node_gone(1, BOOM, 1)
+    assert replies.complete(1)
+    assert not replies.never_ran
+    assert replies.combine(CALL, returns_all=False).meta["error"]["message"] == "boom"
