@@ -8,6 +8,7 @@ closed, and nobody else waits for it. Bodies in several chunks are put together 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import ssl
@@ -16,6 +17,8 @@ from collections.abc import Callable
 
 from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
 from phalanx_agent.dataplane.loop import READ, WRITE, Loop
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
 """Larger buffers come from mmap, whose page faults cost more than a short read."""
@@ -251,6 +254,7 @@ class Connection:
             for frame in self._decoder.frames():
                 self._deliver(frame)
         except (KeyError, TypeError, ValueError) as e:
+            log.warning("connection closed", exc_info=not isinstance(e, FrameError), extra={"peer": self.name})
             self.close(f"not understood: {type(e).__name__}: {e}")
 
     def _receive(self) -> bytes:

@@ -269,7 +269,7 @@ class LeadGang(Gang):
             sent.popleft()
             if record.running_ns and outcome.kind is Kind.RESULT:
                 self.queue.measured((now - record.running_ns) / 1e6)
-        else:
+        elif record in sent:
             sent.remove(record)
         if sent and not sent[0].running_ns:
             sent[0].running_ns = now

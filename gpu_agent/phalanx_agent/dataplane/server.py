@@ -85,7 +85,9 @@ class DataPlane:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; keepers and ranks go on."""
+        """Ends the thread; keepers and ranks go on. Once is enough."""
+        if not self._thread.is_alive():
+            return
         self._loop.post(self._close_all)
         self._loop.stop()
         self._thread.join(timeout=5)
