@@ -13,7 +13,7 @@ from phalanx.core.ids import id_text
 from phalanx.core.states import Outcome
 from phalanx.core.tickets import sign
 from phalanx_agent.dataplane.facts import CallEnded, CallTurnedAway, KeeperAttached, KeeperEnded, PeerSpec
-from tests.support.fake_keeper import FakeKeeper, hold
+from tests.support.fake_keeper import FakeKeeper, echo, hold
 from tests.support.frame_client import make_ticket
 from tests.support.plane import GANG, KEY, TestPlane, new_call
 from tests.support.wait import wait_until
@@ -43,9 +43,9 @@ def gang_of_two(
     nodes: tuple[TestPlane, TestPlane], *, returns_all: bool = False, held: bool = False
 ) -> tuple[FakeKeeper, FakeKeeper]:
     lead, other = nodes
-    answer = {"answer": hold} if held else {}
-    theirs = other.open(lead=False, **answer)
-    mine = lead.open(peers=(peer(other),), returns_all=returns_all, **answer)
+    answer = hold if held else echo
+    theirs = other.open(lead=False, answer=answer)
+    mine = lead.open(peers=(peer(other),), returns_all=returns_all, answer=answer)
     return mine, theirs
 
 

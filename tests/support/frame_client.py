@@ -45,12 +45,12 @@ class FrameClient:
         with contextlib.suppress(OSError):
             self._sock.close()
 
-    def send(self, kind: Kind, call: bytes = bytes(16), body: bytes = b"", **meta: Any) -> None:
+    def send(self, kind: Kind, raw_id: bytes = bytes(16), body: bytes = b"", **meta: Any) -> None:
         """Sends one frame, in chunks where it is long."""
         for at in range(0, max(1, len(body)), CHUNK_BYTES):
             last = at + CHUNK_BYTES >= len(body)
             chunk = body[at : at + CHUNK_BYTES]
-            frame = Frame(kind, call, meta if last else {}, chunk, 0 if last else MORE)
+            frame = Frame(kind, raw_id, meta if last else {}, chunk, 0 if last else MORE)
             self._sock.sendall(encode_head(frame) + chunk)
 
     def send_memory(self, kind: Kind, call: bytes, data: bytes, *, slot: int, **meta: Any) -> None:
