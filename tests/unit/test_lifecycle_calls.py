@@ -173,7 +173,7 @@ def test_the_backoff_ends_at_a_minute() -> None:
 
 
 def test_infrastructure_does_not_eat_the_users_retries_but_has_its_own_end() -> None:
-    world, f = world_with(Limits(retries=0))
+    world, f = world_with(Limits(retries=1))
     call = running(world, f)
     for _ in range(3):
         world.finish(call, Outcome.FAILED, error=INFRA)
@@ -183,6 +183,22 @@ def test_infrastructure_does_not_eat_the_users_retries_but_has_its_own_end() -> 
         world.start(call)
     world.finish(call, Outcome.FAILED, error=INFRA)
     assert world.call(call).state is CallState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("error", "type_name"),
+    [
+        (INFRA, "OutcomeUnknownError"),
+        (m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="rank 1 was killed", signal=9, rank=1), ""),
+    ],
+)
+def test_without_retries_a_call_that_may_have_run_is_not_run_again(error: m.ErrorInfo, type_name: str) -> None:
+    world, f = world_with(Limits(retries=0))
+    call = running(world, f)
+    world.finish(call, Outcome.FAILED, error=error)
+    done = world.call(call)
+    assert done.error is not None
+    assert (done.state, done.error.cause, done.error.type_name) == (CallState.FAILED, Cause.INFRASTRUCTURE, type_name)
 
 
 def test_preemption_is_free_and_immediate() -> None:
@@ -407,7 +423,7 @@ def test_short_direct_calls_are_counted_together() -> None:
 
 def test_a_durable_call_dropped_because_its_gang_ends_is_tried_again() -> None:
     world = World(node_info("n1", gpus=1), node_info("n2", gpus=1))
-    call = running(world, world.register(spec(gpus=2)))
+    call = running(world, world.register(spec(gpus=2, limits=Limits(retries=1))))
     world.end(world.only_gang(), error=INFRA, nodes=("n2",))
     world.finish(call, Outcome.CANCELLED)
     known = world.call(call)

@@ -120,7 +120,7 @@ def test_ranks_that_end_silently_during_the_start_count_as_infrastructure() -> N
 
 
 def test_the_first_dead_member_ends_the_gang_and_the_last_one_releases_it() -> None:
-    world, f = two_nodes()
+    world, f = two_nodes(Limits(retries=1))
     gang = world.ready_gang(f)
     world.start(call_id(1))
     died = m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="rank 5 was killed", signal=9, rank=5)
@@ -156,7 +156,7 @@ def test_a_call_that_had_not_begun_goes_back_without_a_mark() -> None:
 
 
 def test_a_clean_end_without_a_word_about_the_running_call_is_infrastructure() -> None:
-    world, f = two_nodes()
+    world, f = two_nodes(Limits(retries=1))
     gang = world.ready_gang(f)
     world.start(call_id(1))
     world.end(gang)

@@ -15,7 +15,7 @@ from phalanx_control.state import commands as c
 from phalanx_control.state import queries
 from tests.support.builders import World, call_id, node_info, spec
 
-GRACE = Limits(disconnect_grace_s=10)
+GRACE = Limits(disconnect_grace_s=10, retries=1)
 
 
 def silent(node_id: str, silent_ms: int, *, gone: bool = False) -> c.NodeSilent:
@@ -112,6 +112,21 @@ def test_an_assigned_call_is_held_against_a_lost_lead_that_may_have_begun_it() -
     assert world.call(call_id(1)).tries == {"infrastructure": 1}
 
 
+def test_without_retries_a_call_of_a_lost_lead_is_not_run_again() -> None:
+    world = settled(node_info("n1", gpus=1))
+    function = world.register(spec(limits=Limits(disconnect_grace_s=10)))
+    world.ready_gang(function)
+    world.submit(2, function)
+    world.schedule()
+    world.start(call_id(1))
+    world.tick(silent("n1", 18_000))
+    for n in (1, 2):
+        call = world.call(call_id(n))
+        assert call.error is not None
+        assert (call.state, call.error.type_name) == (CallState.FAILED, "OutcomeUnknownError")
+        assert "may have run" in call.error.message
+
+
 def test_proof_makes_the_loss_immediate() -> None:
     world = settled(node_info("n1"))
     world.ready_gang(world.register(spec(limits=Limits(disconnect_grace_s=300))))
@@ -204,7 +219,7 @@ def test_a_lost_node_that_is_heard_again_is_told_to_end_what_it_may_hold() -> No
 
 def test_a_gang_that_the_agent_no_longer_holds_is_over() -> None:
     world = settled(node_info("n1"))
-    gang = world.ready_gang(world.register(spec()))
+    gang = world.ready_gang(world.register(spec(limits=Limits(retries=1))))
     world.start(call_id(1))
     world.hello(node_info("n1"))
     assert gang.id not in world.state.gangs

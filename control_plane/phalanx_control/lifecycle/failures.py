@@ -1,10 +1,13 @@
 """What an attempt without a result leads to: another attempt, or the end of the call. Counted by cause.
 
 user exception, out of memory, timeout   eat the user's ``retries``
-infrastructure                           at most three more attempts, free
+infrastructure                           at most three more attempts, free, where ``retries`` are on
 preempted                                free, without limit
 third gang that died under the call      POISON, whatever the cause
 direct calls                             never rerun: their arguments were never in the log
+
+Without ``retries`` a function runs at most once: a call that may have begun is not begun again. It failed with the rank
+that died, or its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from dataclasses import replace
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import CallState, Cause
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state.events import CallCancelled, CallFailed, CallRequeued
+from phalanx_control.state.events import CallFailed, CallRequeued
 from phalanx_control.state.model import BodyRef, Call
 
 INFRASTRUCTURE_CAP = 3
 POISON_GANGS = 3
 BACKOFF_FIRST_MS = 1_000
 BACKOFF_MAX_MS = 60_000
+_MAY_HAVE_RUN = frozenset({CallState.ASSIGNED, CallState.RUNNING})
 
 
 def backoff_ms(failed_attempts: int) -> int:
@@ -37,10 +41,7 @@ def attempt_failed(
     busy_ms: int = 0,
     killed_gang: str = "",
 ) -> None:
-    """Requeues or ends a call whose attempt failed with ``error``. A call that is being cancelled is cancelled."""
-    if call.state is CallState.CANCELLING:
-        draft.add(CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms, busy_ms=busy_ms))
-        return
+    """Requeues or ends a call, not being cancelled, whose attempt failed with ``error``."""
     final = _final_error(draft, call, error, killed_gang)
     if final is None:
         _requeue(draft, call, error, killed_gang)
@@ -69,9 +70,21 @@ def _final_error(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -
         return None
     if error.cause.eats_user_retries:
         return None if user_tries(call) < draft.spec(call.function_id).limits.retries else error
-    if error.cause is Cause.INFRASTRUCTURE:
-        return None if call.tries.get(Cause.INFRASTRUCTURE, 0) < INFRASTRUCTURE_CAP else error
-    return error
+    if error.cause is not Cause.INFRASTRUCTURE:
+        return error
+    if call.state in _MAY_HAVE_RUN and not runs_again(draft, call):
+        return error if names_culprit(error) else outcome_unknown(call, error)
+    return None if call.tries.get(error.cause, 0) < INFRASTRUCTURE_CAP else error
+
+
+def runs_again(draft: Draft, call: Call) -> bool:
+    """Says whether the function may run more than once for one call."""
+    return draft.spec(call.function_id).limits.retries > 0
+
+
+def names_culprit(error: ErrorInfo) -> bool:
+    """Says whether the error tells which rank died, and so that the call's attempt is over for certain."""
+    return bool(error.signal or error.exit_code or any(r.culprit for r in error.ranks))
 
 
 def user_tries(call: Call) -> int:
@@ -115,11 +128,11 @@ def infrastructure(message: str, *, node_id: str = "") -> ErrorInfo:
 
 
 def outcome_unknown(call: Call, error: ErrorInfo) -> ErrorInfo:
-    """Returns the error of a direct call whose gang was lost with it: it may or may not have run."""
+    """Returns the error of a call whose gang was lost with it: it may or may not have run."""
+    why = "only the caller holds its arguments" if call.direct else "its function has no retries"
     return replace(
         error,
         cause=Cause.INFRASTRUCTURE,
         type_name="OutcomeUnknownError",
-        message=f"call {call.id} may have run: {summary(error)}; "
-        f"it was not rerun, because only the caller holds its arguments",
+        message=f"call {call.id} may have run: {summary(error)}; it was not run again, because {why}",
     )

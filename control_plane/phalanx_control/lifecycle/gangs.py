@@ -113,13 +113,7 @@ def _reported_error(node_id: str, message: MemberEnded) -> ErrorInfo | None:
 
 def _says_more(known: ErrorInfo | None, new: ErrorInfo) -> bool:
     """Says whether ``new`` names a culprit where what is known names none."""
-    if known is None:
-        return False
-    return names_culprit(new) and not names_culprit(known)
-
-
-def names_culprit(error: ErrorInfo) -> bool:
-    return bool(error.signal or error.exit_code or any(r.culprit for r in error.ranks))
+    return known is not None and failures.names_culprit(new) and not failures.names_culprit(known)
 
 
 def drain(
@@ -159,9 +153,13 @@ def _lost(draft: Draft, member: MemberState) -> bool:
 
 
 def _settle_calls(draft: Draft, gang: Gang) -> None:
-    """Ends or requeues what a gang leaves behind. It ran one call at a time: only that one is held against it."""
+    """Ends or requeues what a gang leaves behind. It ran one call at a time: only that one is held against it.
+
+    Of a lost lead it is not known how far it came: what may not run twice is not run again.
+    """
     error = gang.error or failures.infrastructure(gang.stop_reason or "its gang ended")
     running = _running(draft, gang)
+    lead_lost = not gang.members[0].ended
     for call in (draft.call(call_id) for call_id in gang.calls):
         if call.state is CallState.CANCELLING:
             draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
@@ -170,6 +168,8 @@ def _settle_calls(draft: Draft, gang: Gang) -> None:
         elif call.id == running:
             killed = "" if error.cause is Cause.PREEMPTED else gang.id
             failures.attempt_failed(draft, call, error, killed_gang=killed)
+        elif lead_lost and not failures.runs_again(draft, call):
+            failures.attempt_failed(draft, call, error)
         else:
             draft.add(events.CallRequeued(call_id=call.id, reason="its gang ended before it began"))
     _settle_waiting(draft, gang)
@@ -188,7 +188,7 @@ def _running(draft: Draft, gang: Gang) -> str:
 
 
 def _settle_direct(draft: Draft, call: Call, error: ErrorInfo) -> None:
-    if error.cause is Cause.INFRASTRUCTURE and not names_culprit(error):
+    if error.cause is Cause.INFRASTRUCTURE and not failures.names_culprit(error):
         error = failures.outcome_unknown(call, error)
     failures.attempt_failed(draft, call, error)
 
