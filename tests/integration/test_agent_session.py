@@ -1,0 +1,186 @@
+"""The session and enrolment against a small control plane: real gRPC, real mutual TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from phalanx.core.clock import ManualClock, SystemClock
+from phalanx.core.messages import CallStarted, FromAgent, Hello, NodeInfo, Offer, Report, ToAgent, Welcome
+from phalanx_agent.enrol import Enrolment, Identity
+from phalanx_agent.session import Session
+from tests.support.agents_server import AgentsServer
+from tests.support.wait import wait_until_async
+
+
+class FakeNode:
+    """What the session asks of the agent."""
+
+    def __init__(self) -> None:
+        self.messages: list[ToAgent] = []
+        self.identities: list[Identity] = []
+
+    async def hello(self) -> Hello:
+        return Hello(node=NodeInfo(node_id="n0"))
+
+    async def report(self) -> tuple[Report, tuple[FromAgent, ...]]:
+        return Report(), ()
+
+    def heard(self, message: ToAgent) -> None:
+        self.messages.append(message)
+
+    def identity_changed(self, identity: Identity) -> None:
+        if not self.identities or self.identities[-1] != identity:
+            self.identities.append(identity)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[AgentsServer]:
+    made = AgentsServer(tmp_path / "control")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def enrolment(server: AgentsServer, tmp_path: Path, *, node_id: str = "n0") -> Enrolment:
+    state = tmp_path / f"state-{node_id}"
+    state.mkdir(exist_ok=True)
+    return Enrolment(
+        node_id=node_id, state_dir=state, ca=server.ca, join_token_file=server.token_file, clock=SystemClock()
+    )
+
+
+@asynccontextmanager
+async def session(*servers: AgentsServer, tmp_path: Path) -> AsyncIterator[tuple[Session, FakeNode]]:
+    node = FakeNode()
+    made = Session(
+        addresses=tuple(s.address for s in servers),
+        enrolment=enrolment(servers[0], tmp_path),
+        clock=SystemClock(),
+        node=node,
+    )
+    task = asyncio.create_task(made.run())
+    try:
+        yield made, node
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_agent_enrols_says_hello_and_is_welcomed(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path) as (made, node):
+        await wait_until_async(lambda: server.hellos, "Hello")
+        await wait_until_async(lambda: node.messages, "Welcome")
+        assert node.messages[0] == Welcome(ticket_key=b"key", report_every_ms=200)
+        assert server.enrolled == ["n0"]
+        assert made.silent_ms == 0
+    assert (tmp_path / "state-n0" / "node.key").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_second_start_uses_the_certificate_that_is_there(server: AgentsServer, tmp_path: Path) -> None:
+    for _ in range(2):
+        hellos = len(server.hellos)
+        async with session(server, tmp_path=tmp_path):
+            await wait_until_async(lambda n=hellos: len(server.hellos) > n, "Hello")
+    assert server.enrolled == ["n0"]
+
+
+async def test_reports_come_at_the_pace_that_welcome_asks_for(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path):
+        await wait_until_async(lambda: len(server.said(Report)) >= 3, "three reports", 5)
+    assert all(seq == 0 for seq, m in server.heard if isinstance(m, Report))
+
+
+async def test_what_was_not_acknowledged_is_said_again_in_order(server: AgentsServer, tmp_path: Path) -> None:
+    server.acknowledge = False
+    stored: list[str] = []
+    async with session(server, tmp_path=tmp_path) as (made, _):
+        for call in ("c-1", "c-2"):
+            made.say(CallStarted(call_id=call), lambda c=call: stored.append(c))
+        await wait_until_async(lambda: len(server.said(CallStarted)) == 2, "both were said")
+        server.acknowledge = True
+        server.drop()
+        await wait_until_async(lambda: len(stored) == 2, "both are stored")
+    again = [m.call_id for m in server.said(CallStarted) if isinstance(m, CallStarted)]
+    assert again == ["c-1", "c-2", "c-1", "c-2"]
+    assert stored == ["c-1", "c-2"]
+
+
+async def test_messages_reach_the_agent_again_after_a_reconnect(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path) as (_, node):
+        await wait_until_async(lambda: server.hellos and node.messages, "Hello and Welcome")
+        for call in ("c-1", "c-2"):
+            hellos = len(server.hellos)
+            server.tell(Offer(call_id=call))
+            await wait_until_async(lambda c=call: Offer(call_id=c) in node.messages, f"offer {call}")
+            server.drop()
+            await wait_until_async(lambda n=hellos: len(server.hellos) > n, "another Hello")
+
+
+async def test_a_replica_that_does_not_lead_is_passed_over(server: AgentsServer, tmp_path: Path) -> None:
+    other = AgentsServer(tmp_path / "control")
+    await other.start()
+    server.leads = False
+    async with session(server, other, tmp_path=tmp_path):
+        await wait_until_async(lambda: other.hellos, "Hello at the leader")
+        other.leads, server.leads = False, True
+        other.drop()
+        await wait_until_async(lambda: server.hellos, "Hello at the new leader")
+    await other.stop()
+
+
+async def test_silence_is_counted_while_nobody_is_there(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path) as (made, _):
+        await wait_until_async(lambda: server.hellos, "Hello")
+        await server.stop()
+        await wait_until_async(lambda: made.silent_ms > 100, "silence")
+        await server.start()
+        await wait_until_async(lambda: made.silent_ms == 0, "heard again", 20)
+
+
+async def test_blobs_go_both_ways_in_chunks(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path) as (made, _):
+        data = bytes(range(256)) * 12_000
+        await made.put_blob("sha256:x", data)
+        assert await made.get_blob("sha256:x") == data
+
+
+async def test_a_blob_that_is_refused_is_an_error_and_not_tried_for_ever(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path) as (made, _):
+        with pytest.raises(grpc.aio.AioRpcError, match="no blob"):
+            await made.get_blob("sha256:none")
+
+
+async def test_a_wrong_join_token_gets_no_certificate(server: AgentsServer, tmp_path: Path) -> None:
+    server.token_file.write_text("wrong")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await enrolment(server, tmp_path).ready(server.address)
+    assert enrolment(server, tmp_path).identity is None
+
+
+async def test_a_certificate_of_another_node_or_cell_is_not_used(server: AgentsServer, tmp_path: Path) -> None:
+    await enrolment(server, tmp_path).ready(server.address)
+    state = tmp_path / "state-n0"
+    clock = ManualClock()
+    renamed = Enrolment(node_id="n9", state_dir=state, ca=server.ca, join_token_file=None, clock=clock)
+    assert renamed.identity is None
+    foreign = AgentsServer(tmp_path / "foreign")
+    moved = Enrolment(node_id="n0", state_dir=state, ca=foreign.ca, join_token_file=None, clock=clock)
+    assert moved.identity is None
+
+
+async def test_renewal_gives_a_new_certificate_for_the_same_key(server: AgentsServer, tmp_path: Path) -> None:
+    node = enrolment(server, tmp_path)
+    first, address = await node.ready(server.address)
+    credentials = grpc.ssl_channel_credentials(first.ca_pem, first.key_pem, first.certificate_pem)
+    options = (("grpc.ssl_target_name_override", "phalanx-control"),)
+    async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+        second = await node.renew(channel)
+    assert second.key_pem == first.key_pem
+    assert second.fingerprint != first.fingerprint
+    assert first.renew_at_wall_ms < first.ends_wall_ms
