@@ -242,7 +242,7 @@ class Core(RuleBasedStateMachine):
     @rule(node_id=st.sampled_from(NODES), rebooted=st.booleans())
     def node_says_hello(self, node_id: str, rebooted: bool) -> None:
         self.boots += rebooted
-        info = replace(self.world.state.nodes[node_id].info)
+        info = self.world.state.nodes[node_id].info
         if rebooted:
             info = replace(info, boot_id=f"boot-{self.boots}")
         held = [] if rebooted else self._held(node_id)

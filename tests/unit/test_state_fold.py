@@ -121,14 +121,14 @@ def ms_of(world: World, n: int) -> float:
 
 
 def test_a_submit_among_many_calls_costs_about_the_same_as_among_few() -> None:
-    few, many = crowded(500), crowded(20_000)
+    few, many = crowded(500), crowded(4_000)
     world_ms = min(ms_of(few, 10**6), ms_of(few, 2 * 10**6))
     many_ms = min(ms_of(many, 10**6), ms_of(many, 2 * 10**6))
     assert many_ms < max(1.0, 5 * world_ms)
 
 
 def test_a_pass_over_a_long_queue_looks_at_a_bounded_part_of_it() -> None:
-    world = crowded(20_000)
+    world = crowded(4_000)
     waits = [e for e in world.schedule() if isinstance(e, ev.CallWaits)]
     assert len(waits) <= 200
     begin = time.perf_counter()

@@ -16,9 +16,7 @@ _DRIFT_MS = 1_000
 
 def count(draft: Draft, gang: Gang, node_id: str, counters: Iterable[Counter]) -> None:
     """Counts what grew on a lease that is open. No GPU is counted for longer than its lease has lasted."""
-    line = draft.state.ledger.get(f"{gang.id}/{node_id}")
-    if line is None:
-        return
+    line = draft.state.ledger[f"{gang.id}/{node_id}"]
     grown = _grown(line, counters)
     for gpu in {name.partition("/")[0] for name in grown}:
         _cap(line, grown, gpu, _longest_ms(draft, gang))

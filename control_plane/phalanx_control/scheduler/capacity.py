@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from phalanx.core.errors import UnschedulableError
 from phalanx.core.spec import FunctionSpec
 from phalanx_control.scheduler.fit import Need, count_gpus
-from phalanx_control.scheduler.room import NodeRoom, empty_rooms, model_matches
+from phalanx_control.scheduler.room import NodeRoom, empty_room, model_matches
 from phalanx_control.state.model import State
 
 
@@ -14,31 +16,28 @@ def ensure_possible(state: State, spec: FunctionSpec) -> None:
 
     With no nodes at all everything is possible: the first may still join.
     """
-    if not state.nodes:
+    if not state.nodes or _is_possible(state, Need(spec=spec, workspace="")):
         return
-    need = Need(spec=spec, workspace="")
-    rooms = list(empty_rooms(state).values())
-    if need.gpus == 0:
-        if not any(_could_hold_one(room, need) for room in rooms):
-            raise UnschedulableError(f"{_asks(need)}; {_offers(rooms, spec)}")
-        return
-    if not any(
-        sum(_could_hold(room, need, count) for room in rooms) >= count for count in need.node_counts(len(rooms))
-    ):
-        raise UnschedulableError(f"{_asks(need)}; {_offers(rooms, spec)}")
+    rooms = [empty_room(state.nodes[node_id]) for node_id in sorted(state.nodes)]
+    raise UnschedulableError(f"{_asks(spec)}; {_offers(rooms, spec)}")
 
 
-def _could_hold_one(room: NodeRoom, need: Need) -> bool:
-    return room.has_room_beside_gpus(need.spec, 1) and (not need.share or bool(room.matching(need.model)))
+def _is_possible(state: State, need: Need) -> bool:
+    """Looks at no more nodes than the gang would take where all are alike."""
+    for count in need.node_counts(len(state.nodes)):
+        able = (True for node in state.nodes.values() if _could_hold(empty_room(node), need, count))
+        if sum(islice(able, count)) == count:
+            return True
+    return False
 
 
 def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
-    enough = len(room.matching(need.model)) >= need.gpus // count
+    gpus = need.gpus // count or (1 if need.share else 0)
+    enough = len(room.matching(need.model)) >= gpus
     return enough and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
 
 
-def _asks(need: Need) -> str:
-    spec = need.spec
+def _asks(spec: FunctionSpec) -> str:
     res = spec.resources
     parts = [count_gpus(res.gpus, res.gpu)] if res.gpus else ["no GPU"]
     if res.cpus:

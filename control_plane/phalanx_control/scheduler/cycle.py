@@ -26,7 +26,7 @@ from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Need, Place, find_place
 from phalanx_control.scheduler.reserve import nodes_kept_for
-from phalanx_control.scheduler.room import Rooms, rooms_of
+from phalanx_control.scheduler.room import Rooms, put_in, rooms_of
 from phalanx_control.scheduler.space import gangs_to_drain
 from phalanx_control.state import events, queries
 from phalanx_control.state.commands import Schedule
@@ -68,7 +68,7 @@ class _Pass:
         self._draft = draft
         self._idle_ms = command.gang_idle_ms
         self._raw_ids: Iterator[bytes] = iter(command.raw_ids)
-        self._rooms: Rooms = rooms_of(draft.state)
+        self._known_rooms: Rooms | None = None
         self._warm: dict[Line, list[Gang]] = {}
         self._starting: Counter[Line] = Counter()
         self._stuck: set[Line] = set()
@@ -79,6 +79,13 @@ class _Pass:
                 self._warm.setdefault(line, []).append(gang)
             elif gang.state in queries.STARTING:
                 self._starting[line] += 1
+
+    @property
+    def _rooms(self) -> Rooms:
+        """Made when first needed: calls that go to warm gangs do not need it."""
+        if self._known_rooms is None:
+            self._known_rooms = rooms_of(self._draft.state)
+        return self._known_rooms
 
     def serve(self, call: Call) -> str:
         """Does what can be done for one call; returns why it still waits, or "" when it does not."""
@@ -141,10 +148,9 @@ class _Pass:
             created_wall_ms=draft.now.wall_ms,
             state_since_ms=draft.now.log_ms,
         )
+        put_in(draft.state, gang, self._rooms)
         draft.add(events.GangReserved(gang=gang))
         meter.opened(draft, gang)
-        for member in gang.members:
-            self._rooms[member.member.node_id].take(gang, member, draft.spec(call.function_id))
         return "its gang is starting"
 
     def _make_room_or_explain(self, call: Call) -> str:

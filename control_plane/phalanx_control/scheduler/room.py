@@ -6,6 +6,7 @@ Nothing is read from stored counters: room is inventory minus leases and marks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from phalanx.core.messages import GpuInfo
 from phalanx.core.spec import FunctionSpec
@@ -25,8 +26,8 @@ class GpuRoom:
     usable: bool = True
     taken: float = 0
     whole: bool = False
-    holders: list[str] = field(default_factory=list[str])
-    workspaces: set[str] = field(default_factory=set[str])
+    holders: tuple[str, ...] = ()
+    workspaces: frozenset[str] = frozenset()
 
     @property
     def free(self) -> bool:
@@ -37,6 +38,18 @@ class GpuRoom:
         alone = not self.holders
         beside = not self.whole and self.workspaces <= {workspace} and self.taken + share <= 1 + _EPSILON
         return self.usable and (alone or beside)
+
+    def take(self, gang: Gang, share: float) -> None:
+        self.taken += share
+        self.whole = self.whole or share >= 1
+        self.holders = (*self.holders, gang.id)
+        self.workspaces |= {gang.owner.workspace}
+
+    def give_back(self, gang: Gang, share: float) -> None:
+        self.holders = tuple(h for h in self.holders if h != gang.id)
+        self.taken = self.taken - share if self.holders else 0
+        self.whole = self.whole and bool(self.holders)
+        self.workspaces = self.workspaces if self.holders else frozenset()
 
 
 @dataclass(slots=True)
@@ -49,6 +62,8 @@ class NodeRoom:
     memory_bytes: float
     cpu_gangs: int = 0
     gangs: int = 0
+    _free: dict[str, list[GpuRoom]] = field(default_factory=dict[str, list[GpuRoom]])
+    """By model; forgotten when something is taken or given back."""
 
     @property
     def id(self) -> str:
@@ -64,30 +79,26 @@ class NodeRoom:
 
     def free(self, model: str) -> list[GpuRoom]:
         """Returns the whole GPUs that could be leased now, lowest index first."""
-        return [g for g in self.gpus if g.free and model_matches(model, g.info.model)]
+        found = self._free.get(model)
+        if found is None:
+            found = self._free[model] = [g for g in self.gpus if g.free and model_matches(model, g.info.model)]
+        return found
 
     def take(self, gang: Gang, member: MemberState, spec: FunctionSpec) -> None:
         """Writes a gang's part on this node into the picture."""
-        leased = frozenset(member.member.gpus)
-        for gpu in self.gpus:
-            if gpu.info.uuid in leased:
-                gpu.taken += member.member.share
-                gpu.whole = gpu.whole or member.member.share >= 1
-                gpu.holders.append(gang.id)
-                gpu.workspaces.add(gang.owner.workspace)
+        for gpu in self._leased(member):
+            gpu.take(gang, member.member.share)
         self._count(spec, member.member.ranks, sign=1)
 
     def give_back(self, gang: Gang, member: MemberState, spec: FunctionSpec) -> None:
         """Imagines that the gang's part on this node had ended."""
-        leased = frozenset(member.member.gpus)
-        for gpu in self.gpus:
-            if gpu.info.uuid in leased and gang.id in gpu.holders:
-                gpu.holders.remove(gang.id)
-                gpu.taken = gpu.taken - member.member.share if gpu.holders else 0
-                gpu.whole = gpu.whole and bool(gpu.holders)
-                if not gpu.holders:
-                    gpu.workspaces.clear()
+        for gpu in self._leased(member):
+            gpu.give_back(gang, member.member.share)
         self._count(spec, member.member.ranks, sign=-1)
+
+    def _leased(self, member: MemberState) -> list[GpuRoom]:
+        self._free.clear()
+        return [g for g in self.gpus if g.info.uuid in member.member.gpus]
 
     def _count(self, spec: FunctionSpec, ranks: int, *, sign: int) -> None:
         self.gangs += sign
@@ -114,26 +125,39 @@ Rooms = dict[str, NodeRoom]
 
 def rooms_of(state: State) -> Rooms:
     """Returns the picture of every node, in the order of their names."""
-    rooms = empty_rooms(state)
+    rooms = {node_id: empty_room(state.nodes[node_id]) for node_id in sorted(state.nodes)}
     for gang in state.gangs.values():
-        spec = state.functions[gang.function_id].spec
-        for member in gang.members:
-            room = rooms.get(member.member.node_id)
-            if room is not None and not member.ended:
-                room.take(gang, member, spec)
+        put_in(state, gang, rooms)
     return rooms
 
 
-def empty_rooms(state: State) -> Rooms:
-    """Returns the picture as if nothing were leased."""
-    return {node_id: _empty(state.nodes[node_id]) for node_id in sorted(state.nodes)}
+def put_in(state: State, gang: Gang, rooms: Rooms) -> None:
+    """Writes what a gang still holds into the picture."""
+    spec = state.functions[gang.function_id].spec
+    for member in gang.members:
+        if not member.ended:
+            rooms[member.member.node_id].take(gang, member, spec)
 
 
-def _empty(node: Node) -> NodeRoom:
-    gpus = [GpuRoom(info=g, usable=g.uuid not in node.marks) for g in sorted(node.info.gpus, key=lambda g: g.index)]
+def take_out(state: State, gang: Gang, rooms: Rooms) -> None:
+    """Imagines that a gang had ended."""
+    spec = state.functions[gang.function_id].spec
+    for member in gang.members:
+        if not member.ended:
+            rooms[member.member.node_id].give_back(gang, member, spec)
+
+
+def empty_room(node: Node) -> NodeRoom:
+    """Returns the picture of one node as if nothing were leased."""
+    gpus = [GpuRoom(info=g, usable=g.uuid not in node.marks) for g in sorted(node.info.gpus, key=_by_index)]
     return NodeRoom(node=node, gpus=gpus, cpus=node.info.cpus, memory_bytes=node.info.memory_bytes)
 
 
+def _by_index(gpu: GpuInfo) -> int:
+    return gpu.index
+
+
+@lru_cache(maxsize=1024)
 def model_matches(wanted: str, model: str) -> bool:
     """``"H100|H200"`` fits any model with one of these words in it, whatever the case; "" fits all."""
     words = [word.strip().lower() for word in wanted.split("|") if word.strip()]

@@ -2,82 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from phalanx.core.states import GangState
 from phalanx_control.scheduler.fit import Need, find_place
-from phalanx_control.scheduler.room import NodeRoom, Rooms
+from phalanx_control.scheduler.room import Rooms, put_in, take_out
 from phalanx_control.state.model import Gang, State
+
+MOST_TRIED = 256
+"""Idle gangs that are considered at most: a pass must stay short in a cell of thousands."""
 
 
 def gangs_to_drain(
     state: State, need: Need, rooms: Rooms, idle_ms: Mapping[str, int], *, barred: frozenset[str]
 ) -> tuple[Gang, ...] | None:
-    """Returns the gangs to let go, none when those that already end are enough, or None when no set is enough."""
-    imagined = {node_id: _copy(room) for node_id, room in rooms.items()}
-    for gang in state.gangs.values():
-        if gang.state is GangState.DRAINING:
-            _give_back(state, gang, imagined)
-    if find_place(need, imagined, barred=barred) is not None:
-        return ()
+    """Returns the gangs to let go, none when those that already end are enough, or None when no set is enough.
+
+    ``rooms`` is written on in between and is left as it was.
+    """
+    ending = [g for g in state.gangs.values() if g.state is GangState.DRAINING]
+    imagined = _Imagined(state, need, rooms, barred)
+    imagined.end(ending)
+    idle = [] if imagined.fits() else _idle(state, need, idle_ms)
+    chosen = _enough(imagined, idle)
+    imagined.undo()
+    return chosen
+
+
+@dataclass(slots=True)
+class _Imagined:
+    """The picture without gangs that are imagined to have ended."""
+
+    state: State
+    need: Need
+    rooms: Rooms
+    barred: frozenset[str]
+    ended: list[Gang] = field(default_factory=list[Gang])
+
+    def fits(self) -> bool:
+        return find_place(self.need, self.rooms, barred=self.barred) is not None
+
+    def end(self, gangs: Iterable[Gang]) -> None:
+        for gang in gangs:
+            take_out(self.state, gang, self.rooms)
+            self.ended.append(gang)
+
+    def revive(self, gang: Gang) -> None:
+        put_in(self.state, gang, self.rooms)
+        self.ended.remove(gang)
+
+    def undo(self) -> None:
+        for gang in self.ended:
+            put_in(self.state, gang, self.rooms)
+
+
+def _enough(imagined: _Imagined, idle: list[Gang]) -> tuple[Gang, ...] | None:
+    """Ends one after the other until the waiting gang fits, then revives each that was not in the way."""
     chosen: list[Gang] = []
-    for gang in _idle(state, need, idle_ms):
-        _give_back(state, gang, imagined)
+    for gang in idle:
+        imagined.end((gang,))
         chosen.append(gang)
-        if find_place(need, imagined, barred=barred) is not None:
-            return _without_needless(state, need, imagined, chosen, barred)
-    return None
+        if imagined.fits():
+            break
+    if not imagined.fits():
+        return None
+    for gang in reversed(chosen[:-1]):
+        imagined.revive(gang)
+        if imagined.fits():
+            chosen.remove(gang)
+        else:
+            imagined.end((gang,))
+    return tuple(chosen)
 
 
 def _idle(state: State, need: Need, idle_ms: Mapping[str, int]) -> list[Gang]:
-    """Warm gangs with nothing in flight, on nodes that hold GPUs the waiting one could use, the longest idle first."""
-    found = [
-        g
-        for g in state.gangs.values()
-        if g.state is GangState.READY and not g.calls and g.id in idle_ms and _could_help(g, need)
-    ]
-    return sorted(found, key=lambda g: (-idle_ms[g.id], g.fence))
+    """Warm gangs with nothing in flight that hold what the waiting one could use, the longest idle first."""
+    known = (state.gangs[gang_id] for gang_id in idle_ms if gang_id in state.gangs)
+    found = [g for g in known if g.state is GangState.READY and not g.calls and _could_help(g, need)]
+    return sorted(found, key=lambda g: (-idle_ms[g.id], g.fence))[:MOST_TRIED]
 
 
 def _could_help(gang: Gang, need: Need) -> bool:
     return any(m.member.gpus for m in gang.members) or not need.spec.resources.gpus
-
-
-def _without_needless(
-    state: State, need: Need, imagined: Rooms, chosen: list[Gang], barred: frozenset[str]
-) -> tuple[Gang, ...]:
-    """Puts back, the most recently used first, each gang that turns out not to stand in the way."""
-    kept = list(chosen)
-    for gang in reversed(chosen[:-1]):
-        _take(state, gang, imagined)
-        if find_place(need, imagined, barred=barred) is not None:
-            kept.remove(gang)
-        else:
-            _give_back(state, gang, imagined)
-    return tuple(kept)
-
-
-def _give_back(state: State, gang: Gang, rooms: Rooms) -> None:
-    spec = state.functions[gang.function_id].spec
-    for member in gang.members:
-        room = rooms.get(member.member.node_id)
-        if room is not None and not member.ended:
-            room.give_back(gang, member, spec)
-
-
-def _take(state: State, gang: Gang, rooms: Rooms) -> None:
-    spec = state.functions[gang.function_id].spec
-    for member in gang.members:
-        room = rooms.get(member.member.node_id)
-        if room is not None:
-            room.take(gang, member, spec)
-
-
-def _copy(room: NodeRoom) -> NodeRoom:
-    twin = copy(room)
-    twin.gpus = [copy(gpu) for gpu in room.gpus]
-    for gpu in twin.gpus:
-        gpu.holders = list(gpu.holders)
-        gpu.workspaces = set(gpu.workspaces)
-    return twin
