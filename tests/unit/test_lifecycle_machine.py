@@ -27,8 +27,10 @@ SPECS = (
     spec("pair", gpus=2, limits=LIMITS),
     spec("spread", gpus=4, nodes=2, limits=LIMITS),
     spec("half", gpus=0.5, limits=LIMITS),
+    spec("once", gpus=1, limits=replace(LIMITS, retries=0)),
     spec("cpu", gpus=0, limits=LIMITS),
 )
+ONCE = next(i for i, one in enumerate(SPECS) if one.name == "once")
 NODES = ("n1", "n2")
 ERRORS = (
     m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="boom"),
@@ -298,6 +300,14 @@ class Core(RuleBasedStateMachine):
         assert not state.gangs  # I7: no lease outlives its work
         assert all(line.closed_wall_ms for line in state.ledger.values())
         check_history(self.world.history, state)
+        self._nothing_ran_twice_without_retries()
+
+    def _nothing_ran_twice_without_retries(self) -> None:
+        once = SPECS[ONCE].function_id
+        for call in self.world.state.calls.values():
+            if call.function_id == once:
+                ran = [e for _, _, batch in self.world.history for e in batch if isinstance(e, ev.CallRan)]
+                assert len([e for e in ran if e.call_id == call.id]) <= 1 + call.tries.get("preempted", 0)
 
     def _heal(self) -> None:
         for node_id in NODES:

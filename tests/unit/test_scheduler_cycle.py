@@ -176,6 +176,17 @@ def test_an_idle_gang_that_turns_out_not_to_be_in_the_way_stays() -> None:
     assert world.state.gangs[in_the_way.id].state is GangState.DRAINING
 
 
+def test_no_nodes_are_kept_for_what_none_could_hold_any_more() -> None:
+    world = World(node_info("n1", gpus=2))
+    small = world.register(spec("small"))
+    world.submit(1, world.register(spec("big", gpus=2)))
+    world.say("n1", m.Report(gpus=(m.GpuInfo(uuid="n1-gpu1", state=GpuState.DOWN, reason="xid 79"),)))
+    world.wait(30_001)
+    world.submit(2, small)
+    world.schedule()
+    assert gpus_of(world, 2) == ["n1-gpu0"]
+
+
 def test_a_gang_is_not_started_on_nodes_that_are_not_ready() -> None:
     world = World(node_info("n1"), node_info("n2"))
     world.wait(600_000)
