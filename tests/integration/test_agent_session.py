@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def enrolment(server: AgentsServer, tmp_path: Path, *, node_id: str = "n0") -> E
 
 
 @asynccontextmanager
-async def session(*servers: AgentsServer, tmp_path: Path) -> AsyncIterator[tuple[Session, FakeNode]]:
+async def session(*servers: AgentsServer, tmp_path: Path) -> AsyncGenerator[tuple[Session, FakeNode]]:
     node = FakeNode()
     made = Session(
         addresses=tuple(s.address for s in servers),
