@@ -23,6 +23,8 @@ from phalanx.loader import dump_callable
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
 
+LIMITS = Limits()
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
@@ -31,7 +33,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def sum_of_ranks(seconds: float) -> tuple[float, list[int]]:
-    import os
     import time
 
     import torch
@@ -47,11 +48,11 @@ def sum_of_ranks(seconds: float) -> tuple[float, list[int]]:
     return float(total), [int(p) for p in pids]
 
 
-def register(client: Client, func: Callable[..., Any], *, gpus: int = 2, **limits: float) -> str:
+def register(client: Client, func: Callable[..., Any], *, gpus: int = 2, limits: Limits = LIMITS) -> str:
     data = dump_callable(func)
     client.put_blob(data)
     code = CodeRef(callable_blob=f"sha256:{hashlib.sha256(data).hexdigest()}")
-    spec = FunctionSpec(name=func.__name__, resources=Resources(gpus=gpus), limits=Limits(**limits), code=code)
+    spec = FunctionSpec(name=func.__name__, resources=Resources(gpus=gpus), limits=limits, code=code)
     return client.register(spec)
 
 
@@ -63,10 +64,7 @@ def submit(client: Client, function_id: str, *args: object) -> str:
 
 
 def finished(client: Client, call_id: str) -> CallView:
-    view = CallView()
-    for view in client.watch(call_id):
-        pass
-    return view
+    return list(client.watch(call_id))[-1]
 
 
 def test_a_running_call_survives_the_end_of_its_agent(cluster: Cluster) -> None:
@@ -138,9 +136,9 @@ def test_a_large_result_is_stored_as_a_blob(cluster: Cluster) -> None:
 
 def test_a_gang_that_is_idle_gives_its_gpus_back_and_leaves_nothing(cluster: Cluster) -> None:
     client = cluster.connect()
-    function = register(client, sum_of_ranks, scaledown_window_s=0.2)
+    function = register(client, sum_of_ranks, limits=Limits(scaledown_window_s=0.2))
     finished(client, submit(client, function, 0))
     wait_until(lambda: not client.list_gangs(), "the gang is released", 30)
     run_dir = Path(json.loads(cluster.nodes[0].ready_file.read_text())["unix_path"]).parent
-    wait_until(lambda: not os.listdir(run_dir / "gangs"), "its directory is gone", 10)
+    wait_until(lambda: not list((run_dir / "gangs").iterdir()), "its directory is gone", 10)
     assert finished(client, submit(client, function, 0)).state == "succeeded"

@@ -71,6 +71,8 @@ class CallRecord:
 
     @property
     def body_bytes(self) -> int:
+        if not self.fds_meta:
+            return len(self.body)
         return len(self.body) + sum(int(f.get("size", 0)) for f in self.fds_meta)
 
     @property

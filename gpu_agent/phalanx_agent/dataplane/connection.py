@@ -85,10 +85,15 @@ class Connection:
             return
         self._write([encode_head(frame), frame.body], frame.fds)
 
-    def send_lazily(self, frame: Frame) -> None:
-        """Sends ``frame``, which has no body and no hurry, together with the next one, or with ``flush_lazy``."""
+    def send_encoded(self, head: bytes, body: bytes | bytearray | memoryview) -> None:
+        """Sends a frame whose header and meta were written before; the body is at most one chunk."""
         if self.open:
-            self._lazy += encode_head(frame)
+            self._write([head, body], [])
+
+    def send_lazily(self, head: bytes) -> None:
+        """Sends an encoded frame that has no hurry together with the next one, or with ``flush_lazy``."""
+        if self.open:
+            self._lazy += head
             if len(self._lazy) > _MAX_LAZY_BYTES:
                 self.flush_lazy()
 
@@ -151,8 +156,7 @@ class Connection:
         return self._sock.sendmsg(parts)
 
     def _queue_rest(self, parts: list[bytes | bytearray | memoryview], sent: int) -> None:
-        total = sum(len(p) for p in parts)
-        if sent == total:
+        if sent == sum(map(len, parts)):
             return
         rest: list[bytes | bytearray | memoryview] = []
         for part in parts:

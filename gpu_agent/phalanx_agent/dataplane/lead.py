@@ -120,17 +120,22 @@ class LeadGang(Gang):
     def _enter(self, record: CallRecord) -> None:
         record.arrived_ns = now_ns()
         self.table.add(record)
+        if self._may_send() and not len(self.queue):
+            self._hand_over(record)
+            return
         self.queue.push(record)
         self._pump()
 
     # ---- to the ranks ----
 
+    def _may_send(self) -> bool:
+        return self.ready and not self.stopping and len(self._sent) < self.queue.send_ahead
+
     def _pump(self) -> None:
-        while self.ready and not self.stopping and len(self._sent) < self.queue.send_ahead:
+        while len(self.queue) and self._may_send():
             record = self.queue.pop()
-            if record is None:
-                break
-            self._hand_over(record)
+            if record is not None:
+                self._hand_over(record)
         if self._drain is not None and not self._sent and not self.stopping:
             self.stop_all(*self._drain)
 

@@ -11,17 +11,21 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.core.frames import NO_ID, Frame, Kind
-from phalanx_agent.dataplane.bodies import as_memory, inline
+from phalanx.core.frames import HEADER_BYTES, NO_ID, Frame, Kind, encode_head
+from phalanx.core.ids import RAW_BYTES
+from phalanx_agent.dataplane.bodies import MEMFD_FROM_BYTES, as_memory, inline
 from phalanx_agent.dataplane.connection import Connection, close_fds
 from phalanx_agent.dataplane.facts import PeerSpec
 from phalanx_agent.dataplane.loop import WRITE, Loop, now_ns
 
 log = logging.getLogger(__name__)
 
+_HEAD_BEFORE_SIZE = 8
+_ACK_BEFORE_ID = encode_head(Frame(Kind.ACK))[:-RAW_BYTES]
 _RETRY_MS = (50, 100, 200, 400, 800, 1500)
 
 
@@ -82,14 +86,22 @@ class KeeperLink:
     def send(self, frame: Frame) -> None:
         if frame.kind is Kind.CALL:
             self.note_running(frame.id)
-            moved = as_memory(frame)
-            self._connection.send(moved)
-            if moved is not frame:
-                close_fds(moved.fds)
+            self._send_call(frame)
         elif frame.kind is Kind.ACK and frame.id != NO_ID:
-            self._connection.send_lazily(frame)
+            self._connection.send_lazily(_ACK_BEFORE_ID + frame.id)
         else:
             self._connection.send(frame)
+
+    def _send_call(self, frame: Frame) -> None:
+        if not frame.fds and len(frame.body) < MEMFD_FROM_BYTES:
+            before, meta = _call_head(frame.meta["attempt"], frame.meta["timeout_ms"])
+            head = before + len(frame.body).to_bytes(8, "big") + frame.id + meta
+            self._connection.send_encoded(head, frame.body)
+            return
+        moved = as_memory(frame)
+        self._connection.send(moved)
+        if moved is not frame:
+            close_fds(moved.fds)
 
     def flush(self) -> None:
         """Sends acknowledgements that wait for company."""
@@ -122,6 +134,13 @@ class KeeperLink:
             self._note_done(call)
         if not self._closing:
             self._on_lost(reason)
+
+
+@lru_cache(maxsize=64)
+def _call_head(attempt: int, timeout_ms: int) -> tuple[bytes, bytes]:
+    """Returns the part of a CALL's head before the body's size, and its meta: the same for call after call."""
+    whole = encode_head(Frame(Kind.CALL, meta={"attempt": attempt, "timeout_ms": timeout_ms}))
+    return whole[:_HEAD_BEFORE_SIZE], whole[HEADER_BYTES:]
 
 
 class PeerLink:
