@@ -1,8 +1,8 @@
 """`map`: many calls under way at once, over one gang connection where there is one.
 
 Inputs are taken one by one, at most ``window`` ahead of what was yielded. Direct calls are written together and their
-replies read together by the consuming thread; calls that find no room at the gang go the durable way on threads,
-where they may start further gangs.
+replies read together by the consuming thread. A gang of short calls that says BUSY is given fewer at a time; calls
+that would really wait go the durable way on threads, where they may start further gangs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 from phalanx.aio import workers
@@ -23,15 +24,20 @@ from phalanx.dataplane import Pending
 from phalanx.definition import Definition, Target
 from phalanx.runner import Flight, Runner, current
 
+SHORT_CALL_MS = 50
+"""Calls up to this long are worth waiting for where this map alone keeps the gang busy."""
+_LOOK_S = 0.25
+
 
 class _Item:
     """One input under way, directly or on a thread. ``done`` is for the latter."""
 
-    __slots__ = ("done", "error", "flight", "raw_id", "stop", "value")
+    __slots__ = ("done", "error", "flight", "held", "raw_id", "stop", "value")
 
     def __init__(self) -> None:
         self.raw_id = new_raw_id()
         self.flight: Flight | None = None
+        self.held = False
         self.done = threading.Event()
         self.stop = threading.Event()
         self.value: Any = None
@@ -51,6 +57,9 @@ class Mapper:
         self._prepared: tuple[Runner, Target] | None = None
         self._under_way: dict[_Item, None] = {}
         self._finished: queue.SimpleQueue[_Item] | None = None
+        self._pace = _Pace(window)
+        self._held: deque[_Item] = deque()
+        """Items that wait here for room at the gang."""
 
     def ordered(self) -> Iterator[Any]:
         items: deque[_Item] = deque()
@@ -66,6 +75,7 @@ class Mapper:
         finished = self._finished = queue.SimpleQueue()
         try:
             while self._fill([]):
+                self._send_held()
                 with self._reading():
                     item = finished.get()
                 self._settle(item)
@@ -93,18 +103,34 @@ class Mapper:
         if route is None:
             self._start_durable(item, lambda: runner.durable(target, item.raw_id, packed, item.stop))
             return
-        flight = item.flight = Flight(target, item.raw_id, packed, route)
-        flight.pending = route.call(
-            item.raw_id, packed, flush=False, callback=lambda p: self._answered(item, flight, p)
-        )
+        item.flight = Flight(target, item.raw_id, packed, route)
+        self._hold(item)
+        self._send_held()
+
+    def _hold(self, item: _Item) -> None:
+        item.held = True
+        self._held.append(item)
+
+    def _send_held(self) -> None:
+        while self._held and self._pace.may_send():
+            item = self._held.popleft()
+            flight = item.flight
+            assert flight is not None
+            item.held = False
+            answered = partial(self._answered, item, flight)
+            flight.pending = flight.connection.call(item.raw_id, flight.packed, flush=False, callback=answered)
 
     def _answered(self, item: _Item, flight: Flight, pending: Pending) -> None:
         """On whichever thread reads: a call that found no room, or lost its gang, goes on at once on a thread."""
-        if _has_outcome(pending):
-            self._tell(item)
-            return
+        ok = _has_outcome(pending)
+        others = self._pace.answered(ok=ok)
         flight.pending = pending
-        self._start_durable(item, lambda: self._prepare()[0].settle(flight, item.stop))
+        if ok:
+            self._tell(item)
+        elif others and _is_short(pending):
+            self._hold(item)
+        else:
+            self._start_durable(item, lambda: self._prepare()[0].settle(flight, item.stop))
 
     def _start_durable(self, item: _Item, act: Callable[[], Any]) -> None:
         def job() -> None:
@@ -131,12 +157,23 @@ class Mapper:
 
     def _await_item(self, item: _Item) -> None:
         flight = item.flight
-        if flight is not None:
-            flight.connection.wait(flight.pending)
-        if flight is None or not _has_outcome(flight.pending):
-            with self._reading():
-                item.done.wait()
+        while not item.done.is_set() and not (flight is not None and _has_outcome(flight.pending)):
+            self._send_held()
+            waited_for = self._oldest_flying(item)
+            if waited_for is not None:
+                waited_for.connection.wait(waited_for.pending)
+            else:
+                with self._reading():
+                    item.done.wait(_LOOK_S)
         self._settle(item)
+
+    def _oldest_flying(self, item: _Item) -> Flight | None:
+        """Returns the item's own flight; while the item is held here, that of the oldest call at the gang."""
+        for each in (item, *self._under_way) if item.held else (item,):
+            flight = each.flight
+            if flight is not None and not each.held and not flight.pending.done:
+                return flight
+        return None
 
     def _settle(self, item: _Item) -> None:
         """Takes the item, which is done, off the list of those under way."""
@@ -175,6 +212,33 @@ class Mapper:
             workers().run(lambda: _cancel_all(runner, rest))
 
 
+class _Pace:
+    """How many calls of this map may be at the gang: fewer after BUSY, slowly more again. Thread-safe."""
+
+    def __init__(self, window: int) -> None:
+        self._lock = threading.Lock()
+        self._window = window
+        self._limit = float(window)
+        self._flying = 0
+
+    def may_send(self) -> bool:
+        """Counts one call as sent, where there is room for it."""
+        with self._lock:
+            room = self._flying < max(1, int(self._limit))
+            self._flying += room
+            return room
+
+    def answered(self, *, ok: bool) -> int:
+        """Counts one call as answered. Returns how many others are at the gang."""
+        with self._lock:
+            self._flying -= 1
+            if ok:
+                self._limit = min(float(self._window), self._limit + 1 / self._limit)
+            elif self._flying:
+                self._limit = min(self._limit, float(self._flying))
+            return self._flying
+
+
 def check_window(window: int) -> None:
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSpecError(f"window={window!r}: give a whole number from 1 on")
@@ -185,9 +249,19 @@ def _has_outcome(pending: Pending) -> bool:
     return frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE)
 
 
+def _is_short(pending: Pending) -> bool:
+    """Says whether a gang that is BUSY will soon have room: ``retry_ms`` is half of what its queue takes."""
+    frame = pending.frame
+    if frame is None or frame.kind is not Kind.BUSY or frame.meta.get("draining") or not frame.meta.get("depth"):
+        return False
+    return 2 * int(frame.meta.get("retry_ms") or 0) <= SHORT_CALL_MS * int(frame.meta["depth"])
+
+
 def _cancel_all(runner: Runner, items: list[_Item]) -> None:
     for item in items:
         item.stop.set()
+        if item.held:
+            continue
         try:
             runner.cancel(item.raw_id, item.flight)
         except PhalanxError:

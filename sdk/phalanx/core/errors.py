@@ -34,6 +34,8 @@ class PhalanxError(Exception):
         super().__init__(message)
         if hint:
             self.hint = hint
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")
 
 
 class InvalidSpecError(PhalanxError, ValueError):

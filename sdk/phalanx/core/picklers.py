@@ -7,6 +7,7 @@ and `functools.singledispatch` travel by value where they cannot be imported by 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import io
 import math
@@ -14,10 +15,15 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
-from cloudpickle.cloudpickle import _lookup_module_and_qualname  # pyright: ignore[reportPrivateUsage]
+from cloudpickle.cloudpickle import (
+    _DYNAMIC_CLASS_TRACKER_BY_CLASS,  # pyright: ignore[reportPrivateUsage]
+    _lookup_class_or_track,  # pyright: ignore[reportPrivateUsage]
+    _lookup_module_and_qualname,  # pyright: ignore[reportPrivateUsage]
+)
 
 HOLDS_TORCH = 1
 
@@ -40,6 +46,8 @@ class Pickler(cloudpickle.Pickler):
                 return NotImplemented
         elif kind.__module__ == "numpy":
             return NotImplemented
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            _name_by_source(obj)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, getattr(torch, "Tensor", ())):
             self.flags |= HOLDS_TORCH
@@ -56,6 +64,27 @@ def dumps_by_value(value: object) -> bytes:
     file = io.BytesIO()
     Pickler(file, buffer_callback=None).dump(value)
     return file.getvalue()
+
+
+def _name_by_source(cls: type) -> None:
+    """Gives a class of the script the same identity in every run of the same source, so that warm gangs are found.
+
+    cloudpickle's own identity is random. Notebooks and classes made inside functions keep that one.
+    """
+    if cls in _DYNAMIC_CLASS_TRACKER_BY_CLASS or "<locals>" in cls.__qualname__:
+        return
+    source = _main_source(str(getattr(sys.modules.get("__main__"), "__file__", "")))
+    if source:
+        name = hashlib.sha256(source + b"\0" + cls.__qualname__.encode()).hexdigest()[:32]
+        _lookup_class_or_track(name, cls)
+
+
+@functools.cache
+def _main_source(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
 
 
 def _importable(obj: Any) -> bool:
