@@ -133,7 +133,8 @@ def _set_missing(exc: BaseException, **values: object) -> None:
 
 
 def _platform_error(info: ErrorInfo, call_id: str, attempt: int) -> CallError:
-    cls = _BY_NAME.get(info.type_name) or _BY_CAUSE[info.cause]
+    ours = not info.traceback or info.cause not in _OF_THE_USER
+    cls = (_BY_NAME.get(info.type_name) if ours else None) or _BY_CAUSE[info.cause]
     if cls is RemoteError and (info.signal or (info.exit_code and not info.traceback)):
         cls = errors.RankDiedError
     message = info.message or f"the call ended: {info.cause}"
