@@ -39,6 +39,14 @@ $(VENV)/protos/.installed: $(VENV)/.torch
 	$(VENV)/protos/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.66.2 setuptools==75.8.0
 	touch $@
 
+# Ray brings dependencies of its own, so it lives beside the product and sees its torch and numpy.
+$(VENV)/peers/.installed: $(VENV)/.installed benchmarks/requirements.txt
+	$(PYTHON) -m venv $(VENV)/peers
+	$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	echo "$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')" > \
+	  "$$($(VENV)/peers/bin/python -c 'import site; print(site.getsitepackages()[0])')/product.pth"
+	touch $@
+
 # ---- what is generated ----
 
 protos: $(VENV)/protos/.installed
@@ -86,7 +94,7 @@ dev: venv ui
 dev-cluster: venv ui
 	$(BIN)/python -m infra.dev_cluster --nodes $(NODES)
 
-bench: venv
+bench: venv $(VENV)/peers/.installed
 	$(BIN)/python -m benchmarks.foundation $(ARGS)
 
 clean:
