@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from phalanx.core.clock import Clock
@@ -100,6 +101,7 @@ class Agent:
     async def run(self, stop: asyncio.Event) -> None:
         """Adopts what is there, says that it is ready, and works until ``stop``."""
         self._plane.start(self._tls())
+        (self._settings.state_dir / "data-port").write_text(str(self._plane.port))
         try:
             await self._adopt()
             for job in (self._session.run(), self._tick(), self._gpus.run(self._in_use), self._warm()):
@@ -183,7 +185,7 @@ class Agent:
             ev.LaunchGang: self._members.launch,
             ev.StopGang: lambda e: self._plane.stop_gang(e.gang_id, e.reason, e.grace_ms, drain=e.drain),
             ev.KillKeeper: lambda e: self._members.kill_keeper(e.gang_id, e.pid),
-            ev.ProveClean: lambda e: self._members.prove_clean(e, self._meter.counters),
+            ev.ProveClean: self._prove_clean,
             ev.QueueCall: lambda e: self._calls.offer(e.offer),
             ev.TakeBack: lambda e: self._calls.cancel(e.cancel),
             ev.OpenMeter: lambda e: self._meter.open(e.gang_id, e.gpus),
@@ -200,6 +202,10 @@ class Agent:
             gang_id = effect.forget
             stored = lambda: self.tell(ev.EndStored(gang_id=gang_id))  # noqa: E731
         self._session.say(effect.message, stored)
+
+    def _prove_clean(self, effect: ev.ProveClean) -> None:
+        self._members.owe(effect.gang_id, self._logs.store_all(effect.gang_id))
+        self._members.prove_clean(effect, self._meter.counters)
 
     def _forget(self, gang_id: str) -> None:
         self._meter.close(gang_id)
@@ -346,6 +352,7 @@ class Agent:
             unix_path=self._settings.unix_path,
             host=self._settings.listen_host,
             port=self._settings.listen_port,
+            former_port=_read_port(self._settings.state_dir / "data-port"),
             spool_of=lambda gang_id, _call_id: self._logs.spool_of(gang_id),
         )
 
@@ -361,3 +368,10 @@ class Agent:
             plane=self._plane,
             supervisor=self._supervisor,
         )
+
+
+def _read_port(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0

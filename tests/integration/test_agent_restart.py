@@ -142,3 +142,18 @@ def test_a_gang_that_is_idle_gives_its_gpus_back_and_leaves_nothing(cluster: Clu
     run_dir = Path(json.loads(cluster.nodes[0].ready_file.read_text())["unix_path"]).parent
     wait_until(lambda: not list((run_dir / "gangs").iterdir()), "its directory is gone", 10)
     assert finished(client, submit(client, function, 0)).state == "succeeded"
+
+
+def test_a_gang_over_two_nodes_survives_the_end_of_both_agents(tmp_path: Path) -> None:
+    with Cluster(tmp_path, agents=2, gpus_per_agent=2) as cluster:
+        client = cluster.connect()
+        function = register(client, sum_of_ranks, gpus=4)
+        first = unpack(finished(client, submit(client, function, 0)).result.data)
+        call = submit(client, function, 4.0)
+        wait_until(lambda: client.get_call(call).state == "running", "it runs", 30)
+        for index in (1, 0):
+            cluster.kill_agent(index)
+            cluster.start_agent(index)
+        view = finished(client, call)
+        assert (view.state, view.attempt) == ("succeeded", 1)
+        assert unpack(view.result.data) == first

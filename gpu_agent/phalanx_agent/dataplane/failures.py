@@ -83,7 +83,7 @@ def choose_culprit(errors: list[ErrorInfo]) -> ErrorInfo:
     chosen = next((e for e in errors if not is_victim(e)), errors[0])
     records: dict[int, RankFailure] = {}
     for error in errors:
-        for record in error.ranks or (_as_rank(error),):
+        for record in error.ranks or ((_as_rank(error),) if error.rank >= 0 else ()):
             former = records.get(record.rank)
             if former is None or (record.culprit and not former.culprit):
                 records[record.rank] = replace(record, culprit=record.culprit and error is chosen)

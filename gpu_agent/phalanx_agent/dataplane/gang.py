@@ -79,11 +79,11 @@ class Gang:
         self.keeper.close()
 
     def stop_local(self, reason: str, grace_ms: int) -> None:
+        first, self.stopping = not self.stopping, True
         if self.ended:
             return
         self.keeper.send(Frame(Kind.STOP, meta={"reason": reason, "grace_ms": grace_ms}))
-        if not self.stopping:
-            self.stopping = True
+        if first:
             self.loop.later(grace_ms + STOP_SLACK_MS, self._still_there)
 
     def _still_there(self) -> None:

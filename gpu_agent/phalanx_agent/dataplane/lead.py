@@ -204,6 +204,7 @@ class LeadGang(Gang):
                 self._reply(node, frame)
             elif frame.kind is Kind.ENDED:
                 self._node_gone(node, ended_error(frame, self._links[node].node_id))
+                self._links[node].close()
 
         return said
 

@@ -41,13 +41,15 @@ _BACKLOG = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaneSettings:
-    """Where the data plane listens. ``context_for``: the TLS side, made again when the certificate is renewed."""
+    """Where the data plane listens. With port 0 it takes ``former_port`` where that is free, else any."""
 
     node_id: str
     epoch: int
     unix_path: Path
     host: str
     port: int
+    former_port: int = 0
+    """Leads of running gangs know the former agent's port: taking it again lets them come back."""
     spool_of: Callable[[str, str], Path | None]
     """(gang id, call id) → the spool that holds the call's output; an empty gang id asks for any gang."""
 
@@ -187,9 +189,17 @@ class DataPlane:
         family = socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((self._settings.host, self._settings.port))
+        self._bind(listener)
         self.port = int(listener.getsockname()[1])
         self._accept_from(listener, secure=True)
+
+    def _bind(self, listener: socket.socket) -> None:
+        host, port = self._settings.host, self._settings.port
+        if not port and self._settings.former_port:
+            with contextlib.suppress(OSError):
+                listener.bind((host, self._settings.former_port))
+                return
+        listener.bind((host, port))
 
     def _accept_from(self, listener: socket.socket, *, secure: bool) -> None:
         listener.listen(_BACKLOG)
