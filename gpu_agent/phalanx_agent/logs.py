@@ -11,6 +11,7 @@ Output outside calls stays in the spool.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1 << 20
 SEGMENT_MS = 5_000
+STORE_ALL_BOUND_S = 5.0
 _LOOK_EVERY_S = 0.5
 
 Put = Callable[[str, bytes], Awaitable[None]]
@@ -123,6 +125,7 @@ class LogKeeper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closing: set[str] = set()
         self._wake: dict[str, asyncio.Event] = {}
+        self._all_stored: dict[str, asyncio.Event] = {}
 
     def open(self, gang_id: str) -> None:
         """Begins, or goes on, with a gang's spool."""
@@ -135,6 +138,20 @@ class LogKeeper:
         self.open(gang_id)
         self._closing.add(gang_id)
         self._wake[gang_id].set()
+
+    async def store_all(self, gang_id: str) -> None:
+        """Returns when all that the gang has written is stored, or at a bound: what is left then follows later.
+
+        Whoever asks for the output of a gang that has ended asks for what is stored.
+        """
+        if gang_id not in self._tasks:
+            return
+        stored = self._all_stored[gang_id] = asyncio.Event()
+        self._wake[gang_id].set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORE_ALL_BOUND_S):
+                await stored.wait()
+        self._all_stored.pop(gang_id, None)
 
     async def close(self) -> None:
         """Stops uploading; spools stay for the next agent."""
@@ -162,8 +179,11 @@ class LogKeeper:
     async def _upload(self, gang_id: str, uploader: SpoolUploader) -> None:
         while True:
             closing = gang_id in self._closing
+            stored = self._all_stored.get(gang_id)
             try:
-                more = await uploader.step(last=closing)
+                more = await uploader.step(last=closing or stored is not None)
+                if stored is not None and not more:
+                    stored.set()
             except (grpc.aio.AioRpcError, OSError, RecordError) as e:
                 log.warning("a log segment was not stored", extra={"gang": gang_id, "reason": str(e)})
                 if closing:

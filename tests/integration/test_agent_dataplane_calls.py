@@ -326,6 +326,16 @@ def test_a_draining_gang_finishes_what_runs_and_turns_the_rest_away(plane: TestP
     keeper.wait_for(Kind.STOP)
 
 
+def test_a_call_that_comes_after_the_ranks_have_ended_is_turned_away(plane: TestPlane) -> None:
+    keeper = plane.open()
+    with plane.client() as client:
+        keeper.end(error={"message": "rank 1 was killed", "signal": 9}, clean=False)
+        plane.wait_for(KeeperEnded)
+        late = new_call()
+        client.send(Kind.CALL, late)
+        client.expect(Kind.BUSY, late)
+
+
 def test_a_client_is_told_busy_when_the_wait_would_be_long(plane: TestPlane) -> None:
     keeper = plane.open(answer=hold)
     with plane.client() as first, plane.client() as second:

@@ -41,9 +41,13 @@ class Directory:
         return GangAddress()
 
     async def log_sources(self, state: State, call: Call, owner: Owner) -> tuple[LogSource, ...]:
-        """Returns the agents of the call's living gang; the stored segments for nodes and gangs that are gone."""
+        """Returns the agents of the call's living gang; the stored segments for nodes and gangs that are gone.
+
+        An agent says that its part of a gang has ended when the last segment is stored.
+        """
         gang = state.gangs.get(call.gang_id)
-        living = [] if gang is None else [n for m in gang.members if (n := _living(state, m.member.node_id))]
+        running = () if gang is None else (m.member.node_id for m in gang.members if not m.ended)
+        living = [node for node_id in running if (node := _living(state, node_id))]
         sources = [self._agent(call, node, owner) for node in living]
         served = {node.info.node_id for node in living}
         stored = await self.stored(call.id)
