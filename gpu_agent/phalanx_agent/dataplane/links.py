@@ -116,6 +116,7 @@ class KeeperLink:
     def close(self) -> None:
         """Ends the connection; the keeper and its ranks go on."""
         self._closing = True
+        self._connection.flush_lazy()
         self._connection.close("the agent lets go")
 
     def _frame(self, _connection: Connection, frame: Frame) -> None:
