@@ -94,3 +94,23 @@ def test_environments_share_a_zygote_when_packages_and_preloads_are_equal() -> N
     assert EnvSpec().digest == EnvSpec(variables=(("A", "1"),)).digest == ""
     assert EnvSpec(pip=("numpy",)).digest == EnvSpec(pip=("numpy",), variables=(("A", "1"),)).digest
     assert EnvSpec(pip=("numpy",)).digest != EnvSpec(preload=("numpy",)).digest
+
+
+def test_whole_numbers_and_their_decimal_forms_are_one_function() -> None:
+    whole = FunctionSpec(
+        name="f", resources=Resources(gpus=1, cpus=2, memory_gb=4), limits=Limits(timeout_s=60, grace_s=3, retries=1)
+    )
+    decimal = FunctionSpec(
+        name="f",
+        resources=Resources(gpus=1.0, cpus=2.0, memory_gb=4.0),
+        limits=Limits(timeout_s=60.0, grace_s=3.0, retries=1.0),  # pyright: ignore[reportArgumentType]
+    )
+    assert whole == decimal
+    assert whole.function_id == decimal.function_id
+
+
+def test_what_is_no_number_is_refused_with_the_value() -> None:
+    with pytest.raises(InvalidSpecError, match="gpus='8': give a number"):
+        Resources(gpus="8")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidSpecError, match=r"retries=1\.5: give a whole number"):
+        Limits(retries=1.5)  # pyright: ignore[reportArgumentType]

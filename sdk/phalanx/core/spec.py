@@ -37,20 +37,32 @@ class Resources:
         return max(1, int(self.gpus))
 
     def __post_init__(self) -> None:
+        _as_floats(self, "gpus", "cpus", "memory_gb")
+        _as_int(self, "nodes")
         if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise InvalidSpecError(
-                f"gpus={self.gpus!r}: use a whole number of GPUs, 0 for a CPU function, or a fraction below 1 "
+                f"gpus={self.gpus:g}: use a whole number of GPUs, 0 for a CPU function, or a fraction below 1 "
                 f"such as 0.5 for a single-rank function"
             )
         if self.cpus < 0 or self.memory_gb < 0:
             raise InvalidSpecError(
-                f"cpus={self.cpus!r}, memory_gb={self.memory_gb!r}: give positive numbers, or leave them out"
+                f"cpus={self.cpus:g}, memory_gb={self.memory_gb:g}: give positive numbers, or leave them out"
             )
         if self.nodes < 0 or (self.nodes and self.world_size % self.nodes):
             raise InvalidSpecError(
-                f"nodes={self.nodes!r} does not divide gpus={self.gpus!r}: every node of a gang gets the same number "
+                f"nodes={self.nodes!r} does not divide gpus={self.gpus:g}: every node of a gang gets the same number "
                 f"of GPUs; use a divisor of {self.world_size}"
             )
+
+
+_TIME_LIMITS = (
+    "timeout_s",
+    "startup_timeout_s",
+    "hang_timeout_s",
+    "grace_s",
+    "disconnect_grace_s",
+    "scaledown_window_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +78,13 @@ class Limits:
     retries: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "timeout_s",
-            "startup_timeout_s",
-            "hang_timeout_s",
-            "grace_s",
-            "disconnect_grace_s",
-            "scaledown_window_s",
-        ):
+        _as_floats(self, *_TIME_LIMITS)
+        _as_int(self, "retries")
+        for name in _TIME_LIMITS:
             value = getattr(self, name)
             if not 0 <= value <= 30 * 86400:
                 raise InvalidSpecError(
-                    f"{name.removesuffix('_s')}={value!r}: give seconds between 0 and 2,592,000 (30 days)"
+                    f"{name.removesuffix('_s')}={value:g}: give seconds between 0 and 2,592,000 (30 days)"
                 )
         if not 0 <= self.retries <= 100:
             raise InvalidSpecError(f"retries={self.retries!r}: give a whole number between 0 and 100")
@@ -150,6 +157,22 @@ class FunctionSpec:
         if self.launch == "per_gpu":
             return self.resources.world_size
         return max(1, self.resources.nodes) if self.launch == "per_node" else 1
+
+
+def _as_floats(record: Resources | Limits, *names: str) -> None:
+    """Makes ``1`` and ``1.0`` one value, so that they do not make two functions of one."""
+    for name in names:
+        value = getattr(record, name)
+        if not isinstance(value, int | float):
+            raise InvalidSpecError(f"{name.removesuffix('_s')}={value!r}: give a number")
+        object.__setattr__(record, name, float(value))
+
+
+def _as_int(record: Resources | Limits, name: str) -> None:
+    value = getattr(record, name)
+    if not isinstance(value, int | float) or value % 1:
+        raise InvalidSpecError(f"{name}={value!r}: give a whole number")
+    object.__setattr__(record, name, int(value))
 
 
 def check_name(what: str, name: str) -> None:
