@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from phalanx.embedded.keepers import stop_gangs
-from phalanx.core.clock import SystemClock
 from tests.faults import work
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
@@ -100,12 +98,6 @@ def test_a_rank_that_dies_while_the_agent_is_away_is_reported_when_it_is_back(
     wait_until(lambda: work.gone(pids), "every rank is gone")
 
 
-def lose_machine(cluster: Cluster, index: int) -> None:
-    """Ends an agent and everything that it started, as a power cut would."""
-    cluster.kill_agent(index)
-    stop_gangs(cluster.run_dir(index), grace_ms=0, clock=SystemClock())
-
-
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_call_lost_with_its_machine_is_rerun_only_where_retries_allow_it(
     cluster: Cluster, retries: int, tmp_path: Path
@@ -114,7 +106,7 @@ def test_a_call_lost_with_its_machine_is_rerun_only_where_retries_allow_it(
     call = function.spawn(str(tmp_path), "again")
     work.wait_for_ranks(tmp_path)
     index = lead_of(cluster, call)
-    lose_machine(cluster, index)
+    cluster.lose_machine(index)
     work.go(tmp_path)
     if retries:
         assert call.get(60) == "again"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import phalanx
 from phalanx.call import Call
@@ -16,16 +19,18 @@ from tests.support.wait import wait_until
 
 PATIENCE_S = 60.0
 GO = "go"
+T = TypeVar("T")
 
 
 def gang(body: Any, *, nodes: int = 1, **options: Any) -> Function[..., Any]:
     """Returns a function on four ranks, of one node or of two, that does not stay warm for long."""
-    return phalanx.gpu_function(**{"gpus": 4, "nodes": nodes, "scaledown_window": 1, "grace": 1, **options})(body)
+    asked: dict[str, Any] = {"gpus": 4, "nodes": nodes, "scaledown_window": 1, "grace": 1, **options}
+    return phalanx.gpu_function(**asked)(body)
 
 
 def single(body: Any, **options: Any) -> Function[..., Any]:
     """Returns a CPU function of one rank."""
-    return gang(body, **{"gpus": 0, "nodes": 0, **options})
+    return gang(body, nodes=0, gpus=0, **options)
 
 
 # ---- what runs in ranks ----
@@ -109,6 +114,13 @@ def pids_of(call: Call[Any], count: int = 4) -> list[int]:
 
 def gone(pids: list[int]) -> bool:
     return not any(process_exists(pid) for pid in pids)
+
+
+@contextmanager
+def in_thread(act: Callable[[], T]) -> Generator[Future[T]]:
+    """Runs ``act`` beside the test; leaving waits for it."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(act)
 
 
 def go(folder: Path) -> None:

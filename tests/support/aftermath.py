@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _OVER = ("released", "lost")
 
 
 @contextmanager
-def judged_cluster(tmp_path: Path, **options: Any) -> Iterator[Cluster]:
+def judged_cluster(tmp_path: Path, **options: Any) -> Generator[Cluster]:
     """Yields a running cluster that is this process's own, and judges it when the tests are over."""
     with Cluster(tmp_path, **options) as cluster:
         use(cluster)

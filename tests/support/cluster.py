@@ -10,6 +10,7 @@ context fails when a marked process, a shared-memory file or a folder of the clu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -197,6 +198,14 @@ class Cluster:
     def kill_agent(self, index: int) -> None:
         """Kills an agent with SIGKILL; its keepers and ranks live on."""
         self.nodes[index].kill()
+
+    def lose_machine(self, index: int) -> None:
+        """Kills an agent and everything that it started, as a power cut would. `start_agent` brings the node back."""
+        self.kill_agent(index)
+        mine = [pid for pid, line in self.processes().items() if f"{self._run}/a{index}/" in line]
+        for pid in mine:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def start_agent(self, index: int) -> None:
         self.nodes[index].start()
