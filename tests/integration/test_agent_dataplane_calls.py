@@ -284,6 +284,7 @@ def test_cancelling_a_queued_call_takes_it_back_at_once(plane: TestPlane) -> Non
     assert plane.plane.cancel(GANG, id_text("c", queued), 1000).result(5)
     (ended,) = plane.wait_for(CallEnded)
     assert ended.outcome is Outcome.CANCELLED
+    keeper.wait_for(Kind.CALL)
     assert keeper.calls() == [running]
 
 
