@@ -57,6 +57,7 @@ class Runner:
 
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         self.client = client
+        self.pid = os.getpid()
         self.pool = MemfdPool()
         self.clock = clock or SystemClock()
         self._routes: dict[str, GangConnection] = {}
@@ -64,7 +65,7 @@ class Runner:
         self._no_gang_until_ms: dict[str, int] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._pause = threading.Event()
-        self._name = f"{socket.gethostname()}/{os.getpid()}"
+        self._name = f"{socket.gethostname()}/{self.pid}"
 
     # ---- whole calls ----
 
@@ -253,5 +254,7 @@ def current() -> Runner:
     client = connect()
     runner = _Process.runner
     if runner is None or runner.client is not client:
+        if runner is not None and runner.pid == os.getpid():
+            runner.close()
         runner = _Process.runner = Runner(client)
     return runner

@@ -61,7 +61,7 @@ class UnixStream:
             raise
 
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
-        todo = [p for p in parts if len(p)]
+        todo = list(parts)
         while todo:
             batch = todo[:_MAX_PARTS]
             sent = socket.send_fds(self._sock, batch, list(fds)) if fds else self._sock.sendmsg(batch)
@@ -164,6 +164,8 @@ def _unverified_context() -> ssl.SSLContext:
 
 
 def _rest(parts: list[Part], sent: int) -> list[Part]:
+    if sent == sum(map(len, parts)):
+        return []
     for i, part in enumerate(parts):
         if sent < len(part):
             return [memoryview(part)[sent:], *parts[i + 1 :]]

@@ -15,7 +15,7 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +74,12 @@ def pack(value: object, *, what: str = "argument") -> Packed:
         raise _explained(value, what, e) from e
 
 
-def pack_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Packed:
+def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """Packs the arguments of one call; errors name the argument, as ``argument 2["key"]``."""
+    if _are_atoms(args) and (not kwargs or _are_atoms(kwargs.values())):
+        return _envelope(pickle.dumps((args, kwargs), protocol=5), [], 0)
     try:
-        return pack((args, dict(kwargs)))
+        return pack((args, kwargs))
     except SerializationError:
         for i, value in enumerate(args):
             pack(value, what=f"argument {i + 1}")
@@ -161,6 +163,10 @@ def _split(view: memoryview) -> tuple[int, int, memoryview, list[memoryview], in
     if at > view.nbytes:
         raise SerializationError(f"the envelope is cut short: {view.nbytes} bytes of {at}")
     return minor, flags, pickled, buffers, at
+
+
+def _are_atoms(values: Iterable[object]) -> bool:
+    return all(type(value) in _ATOMS for value in values)
 
 
 def _is_plain(value: object, depth: int) -> bool:
