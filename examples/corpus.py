@@ -1,8 +1,9 @@
-"""A real corpus that every machine has: the docstrings of the installed Python standard library."""
+"""A real corpus that every machine has, the docstrings of the installed Python standard library, and its split."""
 
 from __future__ import annotations
 
 import ast
+import heapq
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,3 +52,19 @@ def _below(node: ast.AST, name: str) -> Iterator[Document]:
         for child in node.body:
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from _below(child, f"{name}.{child.name}")
+
+
+def shares(costs: list[int], parts: int) -> list[list[int]]:
+    """Splits documents so that the parts cost about the same: the longest first, each to the lightest part."""
+    heap = [(0, part) for part in range(parts)]
+    out: list[list[int]] = [[] for _ in range(parts)]
+    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        load, part = heapq.heappop(heap)
+        out[part].append(index)
+        heapq.heappush(heap, (load + costs[index], part))
+    return out
+
+
+def cost_of(tokens: list[int]) -> int:
+    """Estimates a document's cost: its tokens, and something for being there."""
+    return len(tokens) + 4

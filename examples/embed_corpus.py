@@ -8,14 +8,13 @@ as the others' (longest first, by tokens), and rank 0 gathers the vectors. A sam
 
 from __future__ import annotations
 
-import heapq
 import os
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from corpus import standard_library
+from corpus import cost_of, shares, standard_library
 from numpy.typing import NDArray
 
 import phalanx
@@ -62,22 +61,6 @@ class Embedder:
         mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * mask).sum(1) / mask.sum(1)
         return torch.nn.functional.normalize(mean, dim=1).float().cpu().numpy()
-
-
-def shares(costs: list[int], parts: int) -> list[list[int]]:
-    """Splits documents so that the parts cost about the same: the longest first, each to the lightest part."""
-    heap = [(0, part) for part in range(parts)]
-    out: list[list[int]] = [[] for _ in range(parts)]
-    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        load, part = heapq.heappop(heap)
-        out[part].append(index)
-        heapq.heappush(heap, (load + costs[index], part))
-    return out
-
-
-def cost_of(tokens: list[int]) -> int:
-    """Estimates a document's cost: its tokens, and something for being there."""
-    return len(tokens) + 4
 
 
 @phalanx.gpu_function(gpus=RANKS, scaledown_window=30)
