@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from phalanx.core.errors import PhalanxError
 from phalanx_control.controller_rules import Rules
@@ -44,6 +45,8 @@ NO_NEED_TO_SCHEDULE = (
     ev.AppDeployed,
 )
 """Events that neither free room nor ask for it."""
+CAN_WAIT = (*NO_NEED_TO_SCHEDULE, ev.CallAccepted)
+"""Events behind which a pass may come later: they ask for room, and others were there first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,19 +80,31 @@ class Draft:
     )
 
 
-def draft_batch(
-    rules: Rules, state: State, pendings: Sequence[Pending], *, now: Now, gang_idle_ms: dict[str, int]
-) -> Draft:
-    """Decides ``pendings`` in order, then places what waits if anything changed that matters to it."""
+def draft_batch(rules: Rules, state: State, pendings: Sequence[Pending], *, now: Now) -> Draft:
+    """Decides ``pendings`` in order."""
     draft = Draft(state, now)
     for pending in pendings:
         draft.answers.append((pending, _decide(rules, draft, pending)))
-    ticked = any(isinstance(p.command, Tick) for p in pendings)
-    if draft.state.queue and (ticked or any(not isinstance(e, NO_NEED_TO_SCHEDULE) for e in draft.events)):
-        count = min(MAX_NEW_GANGS, len(draft.state.queue))
-        raw_ids = tuple(rules.raw_ids(16) for _ in range(count))
-        _decide(rules, draft, Pending(command=Schedule(raw_ids=raw_ids, gang_idle_ms=gang_idle_ms)))
     return draft
+
+
+def wants_pass(draft: Draft, before: State) -> Literal["now", "later", "no"]:
+    """Says when to place what waits: with this batch where that may start something at once, or where nothing waited
+    before it; later where its calls only join those that wait.
+    """
+    ticked = any(isinstance(pending.command, Tick) for pending, _ in draft.answers)
+    if not draft.state.queue or not (ticked or any(not isinstance(e, NO_NEED_TO_SCHEDULE) for e in draft.events)):
+        return "no"
+    if ticked or not before.queue or any(not isinstance(e, CAN_WAIT) for e in draft.events):
+        return "now"
+    return "later"
+
+
+def place_what_waits(rules: Rules, draft: Draft, gang_idle_ms: dict[str, int]) -> None:
+    """Adds one pass of the scheduler."""
+    count = min(MAX_NEW_GANGS, len(draft.state.queue))
+    raw_ids = tuple(rules.raw_ids(16) for _ in range(count))
+    _decide(rules, draft, Pending(command=Schedule(raw_ids=raw_ids, gang_idle_ms=gang_idle_ms)))
 
 
 def _decide(rules: Rules, draft: Draft, pending: Pending) -> ev.Events | Exception:

@@ -4,6 +4,9 @@
 
 One append is under way at a time, and whatever comes meanwhile is the next batch: nobody waits for company, and under
 load one fsync serves many. The state that is decided on is dropped unless the append went through.
+
+Where calls wait already, further ones are accepted first and placed in a later batch: passes of the scheduler take a
+quarter of the time at most, and none makes an accept wait unless it is due.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from phalanx.core.messages import Hello
-from phalanx_control.controller_draft import Draft, Pending, draft_batch
+from phalanx_control.controller_draft import Draft, Pending, draft_batch, place_what_waits, wants_pass
 from phalanx_control.controller_parts import Parts
 from phalanx_control.log.errors import BodiesOverCapError, FencedOutError, LogLostError, StoreUnavailableError
 from phalanx_control.log.leadership import LeaderRecord
@@ -29,6 +32,10 @@ _logger = logging.getLogger(__name__)
 MAX_COMMANDS = 512
 MAX_BODY_BYTES = 4 << 20
 """One batch takes at most so many commands, and bodies up to about this size."""
+PASS_REST = 3
+PASS_REST_MIN_MS = 10
+PASS_REST_MAX_MS = 50
+"""After a pass of the scheduler, so many times its duration go to other work before one that can wait."""
 MAX_WAITING = 20_000
 """Commands that may wait; further ones are turned away at once, with the advice to come again."""
 
@@ -51,6 +58,8 @@ class Term:
         self._over: asyncio.Future[FencedOutError | LogLostError] = asyncio.get_running_loop().create_future()
         self._base_log_ms = parts.feed.state.log_ms
         self._base_ms = parts.clock.monotonic_ms()
+        self._owes_pass = False
+        self._pass_at_ms = 0
         self.is_open = False
         """The take-over is durable: commands are taken."""
 
@@ -150,10 +159,10 @@ class Term:
     # ---- one batch ----
 
     async def _take(self) -> list[Pending]:
-        """Waits for a first command and returns it with all that have come by then."""
-        while not self._waiting:
+        """Waits for a first command, or for a pass to be due, and returns all commands that have come by then."""
+        while not self._waiting and not self._pass_is_due():
             self._news.clear()
-            await self._news.wait()
+            await self._news_or_pass()
         taken: list[Pending] = []
         size = 0
         while self._waiting and len(taken) < MAX_COMMANDS and size < MAX_BODY_BYTES:
@@ -163,6 +172,17 @@ class Term:
             taken.append(pending)
             size += sum(len(data) for data in pending.bodies.values())
         return taken
+
+    def _pass_is_due(self) -> bool:
+        return self._owes_pass and self._clock.monotonic_ms() >= self._pass_at_ms
+
+    async def _news_or_pass(self) -> None:
+        rest_s = max(1, self._pass_at_ms - self._clock.monotonic_ms()) / 1000
+        try:
+            async with asyncio.timeout(rest_s if self._owes_pass else None):
+                await self._news.wait()
+        except TimeoutError:
+            return
 
     async def _commit(self, pendings: list[Pending]) -> bool:
         """Makes one batch durable and answers. False when the store did not take it and the askers were told so."""
@@ -174,8 +194,10 @@ class Term:
             try:
                 await append_surely(self._log, self._batch(draft), draft.bodies, retry_s=self._timing.retry_s)
             except BodiesOverCapError as e:
+                self._owes_pass = True
                 pendings = _without_bodies_of(e, pendings)
             except StoreUnavailableError as e:
+                self._owes_pass = True
                 for pending in pendings:
                     pending.resolve(e)
                 return False
@@ -188,7 +210,20 @@ class Term:
 
     def _draft(self, pendings: list[Pending]) -> Draft:
         state = self._feed.state
-        return draft_batch(self._rules, state, pendings, now=self.now(), gang_idle_ms=self._facts.idle_ms(state))
+        draft = draft_batch(self._rules, state, pendings, now=self.now())
+        wanted = wants_pass(draft, state)
+        self._owes_pass = self._owes_pass or wanted == "later"
+        if wanted == "now" or self._pass_is_due():
+            self._place(draft)
+        return draft
+
+    def _place(self, draft: Draft) -> None:
+        began_ms = self._clock.monotonic_ms()
+        place_what_waits(self._rules, draft, self._facts.idle_ms(draft.state))
+        now_ms = self._clock.monotonic_ms()
+        self._owes_pass = False
+        rest_ms = PASS_REST * (now_ms - began_ms)
+        self._pass_at_ms = now_ms + min(PASS_REST_MAX_MS, max(PASS_REST_MIN_MS, rest_ms))
 
     def _batch(self, draft: Draft) -> Batch:
         return Batch(
