@@ -2,7 +2,8 @@
 
 Inputs are taken one by one, at most ``window`` ahead of what was yielded. Direct calls are written together and their
 replies read together by the consuming thread. A gang of short calls that says BUSY is given fewer at a time; calls
-that would really wait go the durable way on threads, where they may start further gangs.
+that would really wait, and all while no gang is warm, go the durable way on threads, few at first, where they may
+start further gangs.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
 from phalanx.aio import workers
+from phalanx.core.clock import SystemClock
 from phalanx.core.errors import InvalidSpecError, PhalanxError
 from phalanx.core.frames import Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import Packed
 from phalanx.dataplane import Pending
 from phalanx.definition import Definition, Target
+from phalanx.pacing import Pace, Ramp
 from phalanx.runner import Flight, Runner, current
 
 SHORT_CALL_MS = 50
@@ -32,12 +35,14 @@ _LOOK_S = 0.25
 class _Item:
     """One input under way, directly or on a thread. ``done`` is for the latter."""
 
-    __slots__ = ("done", "error", "flight", "held", "raw_id", "stop", "value")
+    __slots__ = ("done", "error", "flight", "held", "packed", "raw_id", "stop", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, packed: Packed) -> None:
         self.raw_id = new_raw_id()
+        self.packed = packed
         self.flight: Flight | None = None
-        self.held = False
+        self.held = True
+        """It waits here: for room at the gang, or for its turn to go the durable way."""
         self.done = threading.Event()
         self.stop = threading.Event()
         self.value: Any = None
@@ -57,9 +62,11 @@ class Mapper:
         self._prepared: tuple[Runner, Target] | None = None
         self._under_way: dict[_Item, None] = {}
         self._finished: queue.SimpleQueue[_Item] | None = None
-        self._pace = _Pace(window)
-        self._held: deque[_Item] = deque()
-        """Items that wait here for room at the gang."""
+        self._clock = SystemClock()
+        self._pace = Pace(window)
+        self._ramp = Ramp(self._clock.monotonic_ms())
+        self._direct: deque[_Item] = deque()
+        self._durable: deque[_Item] = deque()
 
     def ordered(self) -> Iterator[Any]:
         items: deque[_Item] = deque()
@@ -75,9 +82,7 @@ class Mapper:
         finished = self._finished = queue.SimpleQueue()
         try:
             while self._fill([]):
-                self._send_held()
-                with self._reading():
-                    item = finished.get()
+                item = self._next_finished(finished)
                 self._settle(item)
                 yield self._outcome(item)
         finally:
@@ -91,53 +96,63 @@ class Mapper:
             packed = next(self._packed, None)
             if packed is None:
                 break
-            item = _Item()
+            item = _Item(packed)
             self._under_way[item] = None
-            self._start(item, packed)
+            self._durable.append(item)
             items.append(item)
+            self._send_held()
         return bool(self._under_way)
 
-    def _start(self, item: _Item, packed: Packed) -> None:
-        runner, target = self._prepare()
-        route = runner.route(target)
-        if route is None:
-            self._start_durable(item, lambda: runner.durable(target, item.raw_id, packed, item.stop))
-            return
-        item.flight = Flight(target, item.raw_id, packed, route)
-        self._hold(item)
-        self._send_held()
-
-    def _hold(self, item: _Item) -> None:
-        item.held = True
-        self._held.append(item)
-
     def _send_held(self) -> None:
-        while self._held and self._pace.may_send():
-            item = self._held.popleft()
-            flight = item.flight
-            assert flight is not None
-            item.held = False
-            answered = partial(self._answered, item, flight)
-            flight.pending = flight.connection.call(item.raw_id, flight.packed, flush=False, callback=answered)
+        """Sends what waits here, as far as pace and ramp allow. A warm gang takes what has not been there yet."""
+        runner, target = self._prepare()
+        while self._durable:
+            item = self._durable[0]
+            route = runner.route(target) if item.flight is None else None
+            if route is not None:
+                item.flight = Flight(target, item.raw_id, item.packed, route)
+                self._direct.append(self._durable.popleft())
+            elif self._ramp.may_start(self._clock.monotonic_ms()):
+                self._start_durable(self._durable.popleft())
+            else:
+                break
+        while self._direct and self._pace.may_send():
+            self._send(self._direct.popleft())
+
+    def _send(self, item: _Item) -> None:
+        flight = item.flight
+        assert flight is not None
+        item.held = False
+        answered = partial(self._answered, item, flight)
+        flight.pending = flight.connection.call(item.raw_id, item.packed, flush=False, callback=answered)
 
     def _answered(self, item: _Item, flight: Flight, pending: Pending) -> None:
-        """On whichever thread reads: a call that found no room, or lost its gang, goes on at once on a thread."""
+        """On whichever thread reads: a call that found no room waits again, one that lost its gang is looked after."""
         ok = _has_outcome(pending)
         others = self._pace.answered(ok=ok)
         flight.pending = pending
         if ok:
             self._tell(item)
-        elif others and _is_short(pending):
-            self._hold(item)
+        elif pending.lost:
+            self._start_durable(item, ramped=False)
         else:
-            self._start_durable(item, lambda: self._prepare()[0].settle(flight, item.stop))
+            item.held = True
+            (self._direct if others and _is_short(pending) else self._durable).append(item)
 
-    def _start_durable(self, item: _Item, act: Callable[[], Any]) -> None:
+    def _start_durable(self, item: _Item, *, ramped: bool = True) -> None:
+        runner, target = self._prepare()
+        item.held = False
+
         def job() -> None:
             try:
-                item.value = act()
+                if item.flight is None:
+                    item.value = runner.durable(target, item.raw_id, item.packed, item.stop)
+                else:
+                    item.value = runner.settle(item.flight, item.stop)
             except BaseException as e:  # noqa: BLE001  it is raised again where the item is yielded
                 item.error = e
+            if ramped:
+                self._ramp.ended(self._clock.monotonic_ms())
             item.done.set()
             self._tell(item)
 
@@ -156,16 +171,22 @@ class Mapper:
     # ---- ending ----
 
     def _await_item(self, item: _Item) -> None:
-        flight = item.flight
-        while not item.done.is_set() and not (flight is not None and _has_outcome(flight.pending)):
+        while not item.done.is_set() and not (item.flight is not None and _has_outcome(item.flight.pending)):
             self._send_held()
             waited_for = self._oldest_flying(item)
             if waited_for is not None:
-                waited_for.connection.wait(waited_for.pending)
+                until_ms = self._clock.monotonic_ms() + round(_LOOK_S * 1000)
+                waited_for.connection.wait(waited_for.pending, until_ms=until_ms)
             else:
                 with self._reading():
                     item.done.wait(_LOOK_S)
         self._settle(item)
+
+    def _next_finished(self, finished: queue.SimpleQueue[_Item]) -> _Item:
+        while True:
+            self._send_held()
+            with self._reading(), contextlib.suppress(queue.Empty):
+                return finished.get(timeout=_LOOK_S)
 
     def _oldest_flying(self, item: _Item) -> Flight | None:
         """Returns the item's own flight; while the item is held here, that of the oldest call at the gang."""
@@ -210,33 +231,6 @@ class Mapper:
         if rest and self._prepared is not None:
             runner = self._prepared[0]
             workers().run(lambda: _cancel_all(runner, rest))
-
-
-class _Pace:
-    """How many calls of this map may be at the gang: fewer after BUSY, slowly more again. Thread-safe."""
-
-    def __init__(self, window: int) -> None:
-        self._lock = threading.Lock()
-        self._window = window
-        self._limit = float(window)
-        self._flying = 0
-
-    def may_send(self) -> bool:
-        """Counts one call as sent, where there is room for it."""
-        with self._lock:
-            room = self._flying < max(1, int(self._limit))
-            self._flying += room
-            return room
-
-    def answered(self, *, ok: bool) -> int:
-        """Counts one call as answered. Returns how many others are at the gang."""
-        with self._lock:
-            self._flying -= 1
-            if ok:
-                self._limit = min(float(self._window), self._limit + 1 / self._limit)
-            elif self._flying:
-                self._limit = min(self._limit, float(self._flying))
-            return self._flying
 
 
 def check_window(window: int) -> None:
