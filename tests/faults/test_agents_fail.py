@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import phalanx
+from phalanx.runner import current
 from tests.faults import work
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
@@ -23,7 +24,6 @@ def lead_of(cluster: Cluster, call: phalanx.Call[object]) -> int:
 def test_a_call_outlives_its_agent_and_its_result_is_delivered(cluster: Cluster, nodes: int, tmp_path: Path) -> None:
     call = work.gang(work.hold, nodes=nodes).spawn(str(tmp_path), "kept")
     work.wait_for_ranks(tmp_path)
-    pids = work.pids_of(call)
     index = lead_of(cluster, call)
     cluster.kill_agent(index)
     work.go(tmp_path)
@@ -31,7 +31,6 @@ def test_a_call_outlives_its_agent_and_its_result_is_delivered(cluster: Cluster,
     assert call.get(60) == "kept"
     assert call.status().attempt == 1
     assert len(work.arrivals(tmp_path)) == 4
-    del pids
 
 
 def test_a_call_runs_on_while_its_agent_is_away_and_after(cluster: Cluster, nodes: int, tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_a_direct_call_outlives_its_agent_too(cluster: Cluster, nodes: int, tmp_
     assert function.remote(str(warm), "warm") == "warm"
     with work.in_thread(lambda: function.remote(str(cold), "direct")) as answer:
         work.wait_for_ranks(cold)
-        index = next(i for i, n in enumerate(cluster.nodes) if leads_a_gang(cluster, n.name))
+        index = lead_of(cluster, only_running_call())
         cluster.kill_agent(index)
         cluster.start_agent(index)
         work.go(cold)
@@ -75,10 +74,11 @@ def test_a_direct_call_outlives_its_agent_too(cluster: Cluster, nodes: int, tmp_
     assert len(work.arrivals(cold)) == 4
 
 
-def leads_a_gang(cluster: Cluster, name: str) -> bool:
-    """Says whether the agent of that name leads the only busy gang."""
-    gangs = [g for g in cluster.connect().list_gangs() if g.state == "busy"]
-    return bool(gangs) and gangs[0].nodes[0] == name.replace("agent-", "n")
+def only_running_call() -> phalanx.Call[object]:
+    """Returns the direct call that its agent has reported."""
+    client = current().client
+    wait_until(lambda: any(c.direct and c.ranks for c in client.list_calls()), "the direct call was reported", 30)
+    return phalanx.Call.from_id(client.list_calls()[0].call_id)
 
 
 def test_a_rank_that_dies_while_the_agent_is_away_is_reported_when_it_is_back(

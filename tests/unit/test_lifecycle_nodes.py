@@ -180,6 +180,14 @@ def lost_world() -> tuple[World, str]:
     return world, gang.id
 
 
+def test_a_lost_node_that_comes_back_adds_nothing_to_a_bill_that_was_closed() -> None:
+    world, gang_id = lost_world()
+    gang = world.state.gangs[gang_id]
+    more = m.Counter(gpu="n1-gpu0", phase=Phase.BUSY, ms=9_000)
+    world.say("n1", m.MemberEnded(gang_id=gang_id, fence=gang.fence, clean=True, counters=(more,)))
+    assert world.state.ledger[f"{gang_id}/n1"].counters == {}
+
+
 def test_a_lost_node_that_comes_back_empty_frees_its_gpus() -> None:
     world, _ = lost_world()
     assert queries.free_shares(world.state)["n1"]["n1-gpu0"] == 0

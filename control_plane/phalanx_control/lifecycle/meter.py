@@ -15,8 +15,13 @@ _DRIFT_MS = 1_000
 
 
 def count(draft: Draft, gang: Gang, node_id: str, counters: Iterable[Counter]) -> None:
-    """Counts what grew on a lease that is open. No GPU is counted for longer than its lease has lasted."""
+    """Counts what grew on a lease that is open. No GPU is counted for longer than its lease has lasted.
+
+    A lost node that comes back with more than it had reported before its lease was closed does not open it again.
+    """
     line = draft.state.ledger[f"{gang.id}/{node_id}"]
+    if line.closed_wall_ms:
+        return
     grown = _grown(line, counters)
     for gpu in {name.partition("/")[0] for name in grown}:
         _cap(line, grown, gpu, _longest_ms(draft, gang))
