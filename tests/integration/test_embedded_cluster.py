@@ -24,6 +24,15 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 START_S = 60.0
+WAITER = """
+import os, time
+import phalanx
+
+@phalanx.gpu_function(gpus=1)
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.05)
+"""
 
 
 @pytest.fixture
@@ -120,6 +129,20 @@ def test_it_stops_after_its_last_client_and_not_before(home: Home, monkeypatch: 
     client.communicate("", timeout=10)
     assert address
     wait_until(lambda: not processes_of(home), "it stopped by itself", 30)
+
+
+def test_a_call_in_flight_keeps_it_alive_without_a_client(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_EMBEDDED_IDLE_S", "1")
+    flag = tmp_path / "flag"
+    (tmp_path / "waiter.py").write_text(WAITER)
+    words = ("run", str(tmp_path / "waiter.py"), "--arg", f"path={flag}", "--detach")
+    subprocess.run([sys.executable, "-m", "phalanx.cli.main", *words], check=True, timeout=START_S)
+    with pytest.raises(AssertionError, match="not within"):
+        wait_until(lambda: embedded.running(home) is None, "it stopped under the call", 8)
+    flag.touch()
+    wait_until(lambda: not processes_of(home), "it stopped after the call", START_S)
 
 
 def test_a_cluster_of_another_version_is_replaced_when_nobody_uses_it(home: Home) -> None:
