@@ -98,6 +98,7 @@ def test_a_rank_that_dies_while_the_agent_is_away_is_reported_when_it_is_back(
     wait_until(lambda: work.gone(pids), "every rank is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_call_lost_with_its_machine_is_rerun_only_where_retries_allow_it(
     cluster: Cluster, retries: int, tmp_path: Path

@@ -230,6 +230,10 @@ class Cluster:
         """Returns the command lines, by pid, of every process that belongs to this cluster."""
         return marked_processes(f"{_MARK}={self.mark}", str(self._run))
 
+    def gang_files(self) -> list[Path]:
+        """Returns what lies in the agents' folders of gangs."""
+        return [path for folder in self._run.glob("a*/gangs/*") for path in (folder, *folder.rglob("*"))]
+
     def dump_logs(self) -> None:
         """Prints the end of every log, for a failed test's report."""
         for server in (*self.controls, *self.nodes):
