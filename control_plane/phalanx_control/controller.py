@@ -22,6 +22,7 @@ from phalanx_control.controller_draft import Pending
 from phalanx_control.controller_facts import Facts
 from phalanx_control.controller_feed import Feed, Reader
 from phalanx_control.controller_parts import MakeSnapshot, Parts
+from phalanx_control.controller_peers import Peers
 from phalanx_control.controller_rules import Rules, Timing
 from phalanx_control.controller_term import Term
 from phalanx_control.log.errors import LogLostError, NotLeaderError, StoreUnavailableError
@@ -70,6 +71,7 @@ class Controller:
             feed=self._feed,
             facts=self.facts,
             delivery=self._delivery,
+            peers=Peers(log, self.leader_id),
             make_snapshot=make_snapshot,
         )
         self._standby = Standby(self._parts, leader_id=self.leader_id, address=address)
@@ -165,6 +167,7 @@ class Controller:
         await self._open()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._delivery.run())
+            tasks.create_task(self._parts.peers.run())
             tasks.create_task(self._follow_and_lead())
 
     async def _open(self) -> None:

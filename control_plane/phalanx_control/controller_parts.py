@@ -9,6 +9,7 @@ from phalanx.core.clock import Clock
 from phalanx_control.controller_delivery import Delivery
 from phalanx_control.controller_facts import Facts
 from phalanx_control.controller_feed import Feed
+from phalanx_control.controller_peers import Peers
 from phalanx_control.controller_rules import Rules, Timing
 from phalanx_control.log.log import LogStore, Snapshot
 
@@ -27,4 +28,5 @@ class Parts:
     feed: Feed
     facts: Facts
     delivery: Delivery
+    peers: Peers
     make_snapshot: MakeSnapshot | None

@@ -25,6 +25,7 @@ from phalanx_control.log.log import Batch
 from phalanx_control.log.surely import append_surely
 from phalanx_control.state.apply import apply_batch
 from phalanx_control.state.commands import AgentSaid, Now, Submit, TakeOver, Tick
+from phalanx_control.state.events import schema_of
 from phalanx_control.state.model import State
 
 _logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Term:
         self._feed = parts.feed
         self._facts = parts.facts
         self._delivery = parts.delivery
+        self._peers = parts.peers
         self._make_snapshot = parts.make_snapshot
         self._record = record
         self._waiting: deque[Pending] = deque()
@@ -77,7 +79,8 @@ class Term:
     def now(self) -> Now:
         """Returns log time: what the log says, and the monotonic time since this term began."""
         elapsed = self._clock.monotonic_ms() - self._base_ms
-        return Now(log_ms=self._base_log_ms + elapsed, wall_ms=self._clock.wall_ms())
+        schema = self._peers.writable(self._feed.state)
+        return Now(log_ms=self._base_log_ms + elapsed, wall_ms=self._clock.wall_ms(), schema=schema)
 
     async def run(self) -> None:
         """Returns when another leader has taken over. Raises LogLostError when the store has lost batches."""
@@ -233,6 +236,7 @@ class Term:
             log_ms=draft.now.log_ms,
             wall_ms=draft.now.wall_ms,
             events=tuple(draft.events),
+            schema=schema_of(tuple(draft.events)),
         )
 
     def _publish(self, draft: Draft) -> None:

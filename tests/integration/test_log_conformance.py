@@ -248,3 +248,14 @@ async def _is_accepted(log: LogStore, new: Batch, bodies: list[NewBody]) -> bool
     except BodiesOverCapError:
         return False
     return True
+
+
+async def test_replicas_agree_on_the_least_schema_version_that_a_live_one_reads(log: LogStore) -> None:
+    assert await log.announce("new", 3, ttl_ms=TTL_MS) == 3
+    assert await log.announce("old", 1, ttl_ms=50) == 1
+    assert await log.announce("new", 3, ttl_ms=TTL_MS) == 1
+
+    async def old_is_forgotten() -> bool:
+        return await log.announce("new", 3, ttl_ms=TTL_MS) == 3
+
+    await wait_until_async(old_is_forgotten, "the silent replica does not count any more")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phalanx.core import messages as m
 from phalanx.core.errors import InvalidSpecError, NotFoundError, UnschedulableError
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GangState, Outcome
+from phalanx_control.lifecycle.decide import decide
 from phalanx_control.lifecycle.failures import backoff_ms
 from phalanx_control.state import commands as c
+from phalanx_control.state.events import schema_of
 from phalanx_control.state.model import BodyRef
 from tests.support.builders import ANA, BOB, EVE, World, call_id, node_info, spec
 
@@ -419,6 +423,45 @@ def test_short_direct_calls_are_counted_together() -> None:
     assert world.kinds(events) == ["DirectCallsCounted", "StaleRefused"]
     stats = world.state.stats[f]
     assert (stats.direct_succeeded, stats.direct_failed, stats.direct_busy_ms, stats.logged) == (3, 1, 40, 1)
+
+
+def said_again(world: World, report: m.DirectReport, *, epoch: int, seq: int) -> list[str]:
+    said = c.AgentSaid(node_id="n1", message=report, agent_epoch=epoch, seq=seq)
+    return world.kinds(world.do(said))
+
+
+def test_a_report_of_direct_calls_that_comes_again_counts_once() -> None:
+    world, f = world_with()
+    idle_gang(world, f)
+    gang = world.only_gang()
+    report = m.DirectReport(calls=(m.DirectCalls(gang_id=gang.id, fence=gang.fence, succeeded=3),))
+    assert said_again(world, report, epoch=0, seq=5) == ["DirectCallsCounted", "DirectReportTaken"]
+    assert said_again(world, report, epoch=0, seq=5) == []
+    assert said_again(world, report, epoch=0, seq=4) == []
+    assert said_again(world, report, epoch=0, seq=6) == ["DirectCallsCounted", "DirectReportTaken"]
+    assert world.state.stats[f].direct_succeeded == 6
+
+
+def test_a_new_agent_process_counts_from_one_again_and_the_former_one_is_over() -> None:
+    world, f = world_with()
+    idle_gang(world, f)
+    gang = world.only_gang()
+    report = m.DirectReport(calls=(m.DirectCalls(gang_id=gang.id, fence=gang.fence, succeeded=3),))
+    said_again(world, report, epoch=0, seq=5)
+    world.hello(replace(world.state.nodes["n1"].info, agent_epoch=7), gang)
+    assert said_again(world, report, epoch=7, seq=1) == ["DirectCallsCounted", "DirectReportTaken"]
+    assert said_again(world, report, epoch=0, seq=6) == []
+
+
+def test_a_report_is_counted_though_an_old_replica_could_not_read_that_it_was_taken() -> None:
+    world, f = world_with()
+    idle_gang(world, f)
+    gang = world.only_gang()
+    report = m.DirectReport(calls=(m.DirectCalls(gang_id=gang.id, fence=gang.fence, succeeded=3),))
+    said = c.AgentSaid(node_id="n1", message=report, seq=1)
+    events = decide(world.state, said, replace(world.now, schema=1))
+    assert world.kinds(events) == ["DirectCallsCounted"]
+    assert schema_of(events) == 1
 
 
 def test_a_durable_call_dropped_because_its_gang_ends_is_tried_again() -> None:

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from phalanx.core.states import CallState
-from phalanx_control.lifecycle import tick
 from phalanx_control.lifecycle.decide import decide
 from phalanx_control.state import commands as c
 from phalanx_control.state import events as ev
@@ -67,37 +66,6 @@ def test_the_queue_is_first_in_first_out_and_a_requeued_call_keeps_its_place() -
     assert queries.queue_position(world.state, world.call(call_id(2))) == 1
     assert queries.queue_position(world.state, world.call(call_id(1))) == 0
     assert queries.waiting_of(world.state, gang.function_id) == len(world.state.queue)
-
-
-def test_the_newest_ended_calls_stay_for_an_hour_and_2000_of_them_for_ever() -> None:
-    world = World()
-    f = world.register(spec())
-    for n in range(tick.KEEP_CALLS + 30):
-        world.submit(n, f)
-        world.cancel(call_id(n))
-    world.submit(99_999, f)
-    assert world.tick() == ()
-    world.wait(tick.KEEP_MS + 1)
-    (archived,) = world.tick()
-    assert isinstance(archived, ev.CallsArchived)
-    assert set(archived.call_ids) == {call_id(n) for n in range(30)}
-    assert call_id(99_999) in world.state.calls
-    assert world.tick() == ()
-    check_state(world.state)
-
-
-def test_ended_calls_beyond_the_limit_leave_before_the_hour() -> None:
-    world = World()
-    f = world.register(spec())
-    batch: list[ev.AnyEvent] = []
-    for n in range(tick.KEEP_CALLS_AT_MOST + 10):
-        call = c.Submit(call_id=call_id(n), function_id=f, owner=ANA, args=BodyRef())
-        batch += decide(world.state, call, world.now)
-        batch.append(ev.CallCancelled(call_id=call_id(n), wall_ms=1))
-    world.state = apply_batch(world.state, seq=9, log_ms=world.log_ms, events=tuple(batch))
-    (archived,) = world.tick()
-    assert isinstance(archived, ev.CallsArchived)
-    assert len(archived.call_ids) == 10
 
 
 def crowded(count: int) -> World:

@@ -22,7 +22,7 @@ from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler.capacity import ensure_possible
 from phalanx_control.state import events, queries
 from phalanx_control.state.commands import AgentSaid, Cancel, Submit
-from phalanx_control.state.model import BodyRef, Call, Gang, Owner
+from phalanx_control.state.model import BodyRef, Call, Gang, Node, Owner
 
 REFUSED_WAIT_MS = 250
 _WITH_GANG = frozenset({CallState.ASSIGNED, CallState.RUNNING, CallState.CANCELLING})
@@ -227,12 +227,27 @@ def refused(draft: Draft, node_id: str, message: CallRefused) -> None:
         )
 
 
-def direct_report(draft: Draft, node_id: str, message: DirectReport) -> None:
-    """Direct calls that were over before they were worth a message each."""
+DIRECT_REPORT_SCHEMA = 2
+
+
+def direct_report(draft: Draft, said: AgentSaid, message: DirectReport) -> None:
+    """Direct calls that were over before they were worth a message each. A report that comes again counts once."""
+    node = draft.state.nodes.get(said.node_id)
+    if node is None or (said.seq and _was_taken(node, said)):
+        return
     for calls in message.calls:
-        found = gangs.current_member(draft, node_id, calls.gang_id, calls.fence, "DirectReport")
+        found = gangs.current_member(draft, said.node_id, calls.gang_id, calls.fence, "DirectReport")
         if found is not None and (calls.succeeded or calls.failed):
             _count_direct(draft, found[0], calls)
+    if said.seq and draft.now.schema >= DIRECT_REPORT_SCHEMA:
+        draft.add(events.DirectReportTaken(node_id=said.node_id, agent_epoch=said.agent_epoch, seq=said.seq))
+
+
+def _was_taken(node: Node, said: AgentSaid) -> bool:
+    """Numbers begin anew with each agent process; of one that is over nothing more is counted."""
+    if said.agent_epoch != node.info.agent_epoch:
+        return True
+    return said.agent_epoch == node.direct_epoch and said.seq <= node.direct_seq
 
 
 def _count_direct(draft: Draft, gang: Gang, calls: DirectCalls) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.core import messages
 from phalanx.core.errors import VersionError
-from phalanx_control.lifecycle import calls, functions, gangs, nodes, tick, tokens
+from phalanx_control.lifecycle import calls, filing, functions, gangs, nodes, tick, tokens
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler import cycle
 from phalanx_control.state import commands
@@ -35,6 +35,8 @@ def _agent_said(draft: Draft, command: commands.AgentSaid) -> None:
     nodes.heard(draft, command.node_id)
     if isinstance(command.message, messages.CallFinished):
         calls.finished(draft, command, command.message)
+    elif isinstance(command.message, messages.DirectReport):
+        calls.direct_report(draft, command, command.message)
     else:
         _WORDS[type(command.message)](draft, command.node_id, command.message)
 
@@ -52,12 +54,14 @@ _RULES: dict[type, Callable[[Draft, Any], None]] = {
     commands.AgentSaid: _agent_said,
     commands.Tick: tick.tick,
     commands.Schedule: cycle.schedule,
+    commands.ArchiveCalls: filing.archive_calls,
+    commands.FileLines: filing.file_lines,
+    commands.DropLedgerMonth: filing.drop_month,
 }
 
 _WORDS: dict[type, Callable[[Draft, str, Any], None]] = {
     messages.Hello: nodes.hello,
     messages.Report: nodes.report,
-    messages.DirectReport: calls.direct_report,
     messages.MemberPrepared: gangs.member_prepared,
     messages.MemberReady: gangs.member_ready,
     messages.MemberEnded: gangs.member_ended,

@@ -1,23 +1,17 @@
-"""What time alone brings about: silence, start-up limits, idle gangs, overdue calls, counters, archiving."""
+"""What time alone brings about: silence, start-up limits, idle gangs, overdue calls, counters."""
 
 from __future__ import annotations
-
-from itertools import islice
 
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import CallState, Cause, GangState
 from phalanx_control.lifecycle import calls, failures, gangs, meter, nodes
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events, ordered, queries
+from phalanx_control.state import queries
 from phalanx_control.state.commands import CountersSeen, Tick
 from phalanx_control.state.model import Call, Gang
 
 AGENT_MARGIN_MS = 10_000
 """How much longer than promised an agent may be silent about a timeout or a cancellation before it is overruled."""
-KEEP_CALLS = 2_000
-KEEP_CALLS_AT_MOST = 20_000
-KEEP_MS = 3_600_000
-ARCHIVE_AT_ONCE = 500
 
 
 def tick(draft: Draft, command: Tick) -> None:
@@ -31,7 +25,6 @@ def tick(draft: Draft, command: Tick) -> None:
         _scale_down(draft, gang_id, idle_ms)
     for seen in command.meters:
         _count(draft, seen)
-    _archive(draft)
 
 
 def _limit_start(draft: Draft, gang: Gang) -> None:
@@ -81,20 +74,3 @@ def _count(draft: Draft, seen: CountersSeen) -> None:
     gang = draft.gang(seen.gang_id)
     if gang is not None and queries.holds(gang, seen.node_id):
         meter.count(draft, gang, seen.node_id, seen.counters)
-
-
-def _archive(draft: Draft) -> None:
-    """Lets the oldest ended calls go: all but the newest 2,000, those within the last hour staying up to 20,000."""
-    held = ordered.size(draft.state.ended_line)
-    if held <= KEEP_CALLS:
-        return
-    limit = min(held - KEEP_CALLS, ARCHIVE_AT_ONCE)
-    oldest = islice(ordered.in_order(draft.state.ended_line), limit)
-    surplus = held - KEEP_CALLS_AT_MOST
-    leaving = tuple(
-        call_id
-        for place, (ended_ms, call_id) in enumerate(oldest)
-        if place < surplus or draft.now.log_ms - ended_ms > KEEP_MS
-    )
-    if leaving:
-        draft.add(events.CallsArchived(call_ids=leaving))

@@ -19,8 +19,8 @@ _GZIP_LEVEL = 1
 
 
 def encode_state(state: State) -> bytes:
-    """Returns the snapshot's bytes: JSON under gzip, with the schema version."""
-    text = msgspec.json.encode({"schema": SCHEMA_VERSION, "state": to_jsonable(state)})
+    """Returns the snapshot's bytes: JSON under gzip, with the schema version that a reader must know."""
+    text = msgspec.json.encode({"schema": state.schema, "state": to_jsonable(state)})
     return gzip.compress(text, compresslevel=_GZIP_LEVEL, mtime=0)
 
 

@@ -54,6 +54,11 @@ class Keys:
         """Hash: seq and bytes of the newest snapshot, so that every replica can start, whatever folders it sees."""
         return f"{self.tag}:snapshot"
 
+    @property
+    def replicas(self) -> str:
+        """Hash with a TTL: replica → schema version that it reads, and the store's ms until which that counts."""
+        return f"{self.tag}:replicas"
+
     def body(self, name: str) -> str:
         """String with a TTL: the bytes of one argument or result."""
         return f"{self.tag}:body:{name}"

@@ -99,6 +99,12 @@ class LogStore(Protocol):
         """Leaves the record without a leader, so that nobody has to wait; nothing where another one leads."""
         ...
 
+    async def announce(self, replica: str, schema: int, *, ttl_ms: int) -> int:
+        """Says for ``ttl_ms`` that ``replica`` lives and reads ``schema``. Returns the least version that a live
+        replica reads.
+        """
+        ...
+
     async def put_live(self, fact: Mapping[str, Any]) -> None: ...
 
     async def read_live(self, after_id: str, *, block_ms: int = 0) -> list[tuple[str, dict[str, Any]]]:

@@ -46,6 +46,7 @@ class Scripts:
         self._acquire = client.register_script(_source("acquire"))
         self._renew = client.register_script(_source("renew"))
         self._resign = client.register_script(_source("resign"))
+        self._announce = client.register_script(_source("announce"))
         self._trim = client.register_script(_source("trim"))
 
     async def append(
@@ -75,6 +76,10 @@ class Scripts:
 
     async def resign(self, epoch: int, leader_id: str) -> None:
         await self._resign(keys=[self._keys.leader], args=[epoch, leader_id])
+
+    async def announce(self, replica: str, schema: int, ttl_ms: int) -> int:
+        """Returns the least schema version among the replicas that live."""
+        return int(await self._announce(keys=[self._keys.replicas], args=[replica, schema, ttl_ms]))
 
     async def trim(self, snapshot: Snapshot, *, epoch: int, leader_id: str) -> Fenced | None:
         keys = [self._keys.log, self._keys.leader, self._keys.snapshot]

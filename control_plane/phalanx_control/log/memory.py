@@ -34,6 +34,7 @@ class MemoryLog:
         self._bodies: dict[str, _Stored] = {}
         self._used: Counter[str] = Counter()
         self._record = LeaderRecord()
+        self._replicas: dict[str, tuple[int, int]] = {}
         self._live: list[tuple[int, str]] = []
         self._live_seq = 0
         self._snapshot: Snapshot | None = None
@@ -99,6 +100,12 @@ class MemoryLog:
     async def resign(self, epoch: int, leader_id: str) -> None:
         if (self._record.epoch, self._record.leader_id) == (epoch, leader_id):
             self._record = LeaderRecord(epoch=epoch, beat=self._record.beat)
+
+    async def announce(self, replica: str, schema: int, *, ttl_ms: int) -> int:
+        now = self._clock.wall_ms()
+        self._replicas[replica] = (schema, now + ttl_ms)
+        self._replicas = {name: said for name, said in self._replicas.items() if said[1] > now}
+        return min(schema for schema, _ in self._replicas.values())
 
     async def put_live(self, fact: Mapping[str, Any]) -> None:
         self._live_seq += 1

@@ -130,6 +130,10 @@ class RedisLog:
     async def resign(self, epoch: int, leader_id: str) -> None:
         await self._ask(self._scripts.resign(epoch, leader_id))
 
+    async def announce(self, replica: str, schema: int, *, ttl_ms: int) -> int:
+        least: int = await self._ask(self._scripts.announce(replica, schema, ttl_ms))
+        return least
+
     async def put_live(self, fact: Mapping[str, Any]) -> None:
         data = json.dumps(fact, separators=(",", ":"))
         await self._ask(self._writes.xadd(self._keys.live, {"d": data}, maxlen=k.LIVE_MAX_ENTRIES))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_HALF_EVEN, Decimal
+from itertools import chain
 
 from phalanx.core.states import CallState, Phase
 from phalanx.core.views import CostView, PhaseCost
 from phalanx_control.metering.book import PriceBook
+from phalanx_control.metering.filed import filed_segments
 from phalanx_control.metering.segments import BUSY, START_PHASES, Segment, segment, segments, segments_of
 from phalanx_control.state import queries
 from phalanx_control.state.model import Call, LedgerLine, State
@@ -65,7 +67,8 @@ def cost_by(state: State, group_by: str, book: PriceBook, *, workspace: str = ""
     """
     if group_by and group_by not in _KEYS:
         raise ValueError(f"group_by={group_by!r}: use one of {', '.join(_KEYS)}")
-    mine = [s for s in segments(state, book) if workspace in ("", s.owner.workspace)]
+    every = chain(segments(state, book), filed_segments(state, book))
+    mine = [s for s in every if workspace in ("", s.owner.workspace)]
     groups: dict[str, list[Segment]] = {}
     for one in mine if group_by else ():
         groups.setdefault(_KEYS[group_by](state, one), []).append(one)

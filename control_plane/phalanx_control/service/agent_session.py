@@ -43,6 +43,7 @@ class AgentSession:
         self._tickets = tickets
         self._blobs = blobs
         self._out: deque[ToAgent] = deque()
+        self._agent_epoch = 0
         self._acked = 0
         self._wake = asyncio.Event()
         self._pending: asyncio.Queue[_Pending] = asyncio.Queue(MAX_IN_FLIGHT)
@@ -63,6 +64,7 @@ class AgentSession:
 
     async def run(self, hello: Hello, messages: AsyncIterator[agent_pb2.FromAgent]) -> AsyncIterator[ToAgent]:
         """Yields what the agent is told, until either side ends."""
+        self._agent_epoch = hello.node.agent_epoch
         yield Welcome(ticket_key=self._tickets.key(self.node_id))
         self._controller.attach(self.node_id, self.send)
         workers: list[asyncio.Task[None]] = []
@@ -97,14 +99,14 @@ class AgentSession:
             if isinstance(message, Report):
                 self._controller.note_report(self.node_id, message)
                 continue
-            command, bodies = await self._command(message)
+            command, bodies = await self._command(envelope.seq, message)
             task = asyncio.create_task(self._controller.execute(command, bodies))
             await self._pending.put((envelope.seq, message, task))
         await self._pending.join()
 
-    async def _command(self, message: FromAgent) -> tuple[AgentSaid, dict[str, bytes]]:
+    async def _command(self, seq: int, message: FromAgent) -> tuple[AgentSaid, dict[str, bytes]]:
         if not isinstance(message, CallFinished):
-            return AgentSaid(node_id=self.node_id, message=message), {}
+            return AgentSaid(node_id=self.node_id, message=message, agent_epoch=self._agent_epoch, seq=seq), {}
         call = self._controller.state.calls.get(message.call_id)
         if message.result.blob and call is not None:
             await self._blobs.grant(message.result.blob, call.owner.workspace)

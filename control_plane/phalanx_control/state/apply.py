@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from immutables import Map
 from msgspec.structs import replace
 
 from phalanx.core.states import GangState, GpuState
@@ -20,6 +21,9 @@ Step = Callable[[State, Any, int], State]
 
 def apply(state: State, event: events.AnyEvent, log_ms: int) -> State:
     """Returns the state after ``event``, which happened at ``log_ms`` of the log's clock."""
+    since = events.SINCE.get(type(event), 1)
+    if since > state.schema:
+        state = replace(state, schema=since)
     return _STEPS[type(event)](state, event, log_ms)
 
 
@@ -209,6 +213,29 @@ def _direct_calls_counted(state: State, event: events.DirectCallsCounted, _: int
     return replace(state, stats=state.stats.set(event.function_id, new))
 
 
+def _direct_report_taken(state: State, event: events.DirectReportTaken, _: int) -> State:
+    node = replace(state.nodes[event.node_id], direct_epoch=event.agent_epoch, direct_seq=event.seq)
+    return replace(state, nodes=state.nodes.set(event.node_id, node))
+
+
+def _lines_filed(state: State, event: events.LinesFiled, _: int) -> State:
+    ledger, lease_nodes, filed = state.ledger, state.lease_nodes, state.filed
+    for key in event.keys:
+        line = ledger[key]
+        ledger = ledger.delete(key)
+        left = tuple(node_id for node_id in lease_nodes[line.gang_id] if node_id != line.node_id)
+        lease_nodes = lease_nodes.set(line.gang_id, left) if left else lease_nodes.delete(line.gang_id)
+    for new in event.sums:
+        known = filed.get(new.key)
+        filed = filed.set(new.key, new if known is None else replace(known, ms=known.ms + new.ms))
+    return replace(state, ledger=ledger, lease_nodes=lease_nodes, filed=filed)
+
+
+def _ledger_month_dropped(state: State, event: events.LedgerMonthDropped, _: int) -> State:
+    kept = {key: each for key, each in state.filed.items() if each.month != event.month}
+    return replace(state, filed=Map(kept))
+
+
 def _stale_refused(state: State, _event: events.StaleRefused, _: int) -> State:
     return state
 
@@ -237,5 +264,8 @@ _STEPS: dict[type, Step] = {
     events.MeterOpened: _meter_opened,
     events.MeterCounted: _meter_counted,
     events.MeterClosed: _meter_closed,
+    events.DirectReportTaken: _direct_report_taken,
+    events.LinesFiled: _lines_filed,
+    events.LedgerMonthDropped: _ledger_month_dropped,
     **apply_calls.STEPS,
 }

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 
 from phalanx.core.messages import Counter, FromAgent
 from phalanx.core.spec import FunctionSpec
-from phalanx_control.state.model import BodyRef, Owner
+from phalanx_control.state.model import SCHEMA_VERSION, BodyRef, FiledSum, Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """Time of a decision: ``log_ms`` decides, ``wall_ms`` is only written down."""
+    """Time of a decision: ``log_ms`` decides, ``wall_ms`` is only written down. ``schema`` is the newest schema version
+    that every live replica reads: no event of a later one may be decided.
+    """
 
     log_ms: int
     wall_ms: int
+    schema: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +86,15 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSaid:
-    """One message of a node's agent. Bodies were stored first: ``result`` and ``error_body`` say where."""
+    """One message of a node's agent. Bodies were stored first: ``result`` and ``error_body`` say where.
+
+    ``agent_epoch`` and ``seq`` name a message that may be repeated: the agent process, and its number there, or 0.
+    """
 
     node_id: str
     message: FromAgent
+    agent_epoch: int = 0
+    seq: int = 0
     result: BodyRef = field(default_factory=BodyRef)
     error_body: BodyRef = field(default_factory=BodyRef)
 
@@ -126,6 +134,26 @@ class Schedule:
     gang_idle_ms: dict[str, int] = field(default_factory=dict[str, int])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveCalls:
+    """Ended calls that the archive holds durably may leave the state."""
+
+    call_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLines:
+    """Closed lines of the ledger that the archive holds durably may leave the state; ``sums`` are theirs."""
+
+    keys: tuple[str, ...]
+    sums: tuple[FiledSum, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropLedgerMonth:
+    month: str
+
+
 Command = (
     TakeOver
     | RegisterFunction
@@ -139,4 +167,7 @@ Command = (
     | AgentSaid
     | Tick
     | Schedule
+    | ArchiveCalls
+    | FileLines
+    | DropLedgerMonth
 )

@@ -1,7 +1,8 @@
 """What has happened. The log holds nothing else; `apply` folds these, in order, into the state.
 
 An event says a fact, in the past tense, with everything `apply` needs. A kind is never changed once released: a new
-need is a new kind, and a reader that meets an unknown one refuses to lead.
+need is a new kind, and a reader that meets an unknown one refuses to lead. `SINCE` says which schema version brought a
+kind; a leader writes it only when every live replica reads that version.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 
 from phalanx.core.messages import ErrorInfo, NodeInfo
 from phalanx.core.states import GpuState, NodeState
-from phalanx_control.state.model import App, BodyRef, Call, Function, Gang, Record, Token
+from phalanx_control.state.model import App, BodyRef, Call, FiledSum, Function, Gang, Record, Token
 
 
 class Event(Record, frozen=True, tag_field="kind"):
@@ -168,6 +169,14 @@ class DirectCallsCounted(Event, frozen=True, tag=True):
     call_ids: tuple[str, ...] = ()
 
 
+class DirectReportTaken(Event, frozen=True, tag=True):
+    """The counts beside it came with this report of an agent process: up to it, a repetition counts nothing."""
+
+    node_id: str
+    agent_epoch: int
+    seq: int
+
+
 class StaleRefused(Event, frozen=True, tag=True):
     """A report under an old fence: it changed nothing, and is kept as evidence."""
 
@@ -260,6 +269,19 @@ class MeterClosed(Event, frozen=True, tag=True):
     credited: bool = False
 
 
+class LinesFiled(Event, frozen=True, tag=True):
+    """Closed lines of the ledger, keyed ``gang_id/node_id``, that are in files now; ``sums`` stay in the state."""
+
+    keys: tuple[str, ...]
+    sums: tuple[FiledSum, ...]
+
+
+class LedgerMonthDropped(Event, frozen=True, tag=True):
+    """The oldest month is not kept any longer."""
+
+    month: str
+
+
 AnyEvent = (
     LeaderTookOver
     | FunctionRegistered
@@ -294,9 +316,21 @@ AnyEvent = (
     | MeterOpened
     | MeterCounted
     | MeterClosed
+    | DirectReportTaken
+    | LinesFiled
+    | LedgerMonthDropped
 )
 
 Events = tuple[AnyEvent, ...]
+
+SINCE: dict[type, int] = {DirectReportTaken: 2, LinesFiled: 2, LedgerMonthDropped: 2}
+"""The schema version that brought a kind; 1 for all others."""
+
+
+def schema_of(events: Events) -> int:
+    """Returns the schema version that a reader of ``events`` must know."""
+    return max((SINCE.get(type(event), 1) for event in events), default=1)
+
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(tuple[AnyEvent, ...])

@@ -16,7 +16,8 @@ from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state.ordered import Tree, build
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""What this program reads. `events.SINCE` says which kinds came with which version."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,6 +161,9 @@ class Node(Record, frozen=True):
     state: NodeState = NodeState.READY
     marks: dict[str, GpuMark] = {}
     since_ms: int = 0
+    direct_epoch: int = 0
+    """The agent process whose reports of direct calls were taken last, and the number of its last one."""
+    direct_seq: int = 0
 
 
 class LedgerLine(Record, frozen=True):
@@ -180,6 +184,33 @@ class LedgerLine(Record, frozen=True):
     closed_wall_ms: int = 0
     credited: bool = False
     """Lost to infrastructure: not charged."""
+
+
+class FiledSum(Record, frozen=True):
+    """What ledger lines that left the state add up to, per month of their end and per everything that bills ask for.
+
+    ``per_gpu_second`` is the price that was in force when the leases began: a decimal number, as is ``share``.
+    """
+
+    month: str
+    """``"2025-11"``, UTC."""
+    workspace: str
+    user: str
+    function_id: str
+    node_id: str
+    model: str
+    sku: str
+    phase: str
+    share: str
+    per_gpu_second: str
+    credited: bool = False
+    ms: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names the sum: equal for lines that are added up."""
+        parts = (self.month, self.workspace, self.user, self.function_id, self.node_id, self.model, self.sku)
+        return "\x1f".join((*parts, self.phase, self.share, self.per_gpu_second, str(int(self.credited))))
 
 
 class FunctionStats(Record, frozen=True):
@@ -217,6 +248,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Gangs that are not RELEASED or LOST, or whose members have not all ended."""
     ledger: Map[str, LedgerLine] = Map()
     """Keyed ``gang_id/node_id``."""
+    filed: Map[str, FiledSum] = Map()
+    """Sums of the ledger's lines that are in files, by `FiledSum.key`."""
+    schema: int = 1
+    """The newest schema version among the events folded: who reads a snapshot of this must know it."""
     stats: Map[str, FunctionStats] = Map()
     """By function id."""
     lines: Map[str, Tree] = Map()
@@ -253,6 +288,7 @@ _MAPS: dict[str, type] = {
     "ended": int,
     "gangs": Gang,
     "ledger": LedgerLine,
+    "filed": FiledSum,
     "stats": FunctionStats,
 }
 
