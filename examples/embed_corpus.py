@@ -21,7 +21,7 @@ import phalanx
 from phalanx.cli.attach import attach, say
 
 RANKS = 4
-DOCUMENTS = 4000
+DOCUMENTS = 3000
 SAMPLE = 500
 MAX_TOKENS = 128
 BATCH = 32
