@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 MAX_BACKOFF_S = 2.0
 FIRST_WORD_S = 10.0
+SILENT_S = 6.0
+"""Every report is answered. A control plane that was silent for so long has stopped, and another may lead."""
 BLOB_TIMEOUT_S = 600.0
 CHUNK_BYTES = 1 << 20
 _ASK_ADDRESS_AGAIN_AFTER = 3
@@ -150,8 +152,6 @@ class Session:
                 log.info("connected to the control plane", extra={"address": address})
                 await self._talk(stream, channel, identity)
             finally:
-                if self._connected.is_set():
-                    self._heard_ms = self._clock.monotonic_ms()
                 self._connected.clear()
                 self._channel = None
                 stream.cancel()
@@ -163,6 +163,7 @@ class Session:
         welcome = wire.unwrap_to_agent(answer) if isinstance(answer, agent_pb2.ToAgent) else None
         if not isinstance(welcome, Welcome):
             raise _SessionOverError(f"the control plane answered Hello with {type(welcome).__name__}")
+        self._heard_ms = self._clock.monotonic_ms()
         self._report_every_ms = max(100, welcome.report_every_ms)
         self._node.heard(welcome)
         self._outbox.restart()
@@ -175,6 +176,7 @@ class Session:
             self._listen(stream),
             self._speak(stream, lock),
             self._report(stream, lock),
+            self._expect_answers(),
             self._renew(channel, identity),
         )
         tasks = [asyncio.create_task(job) for job in jobs]
@@ -216,6 +218,13 @@ class Session:
             async with lock:
                 await stream.write(wire.wrap_from_agent(report))
             await asyncio.sleep(self._report_every_ms / 1000)
+
+    async def _expect_answers(self) -> None:
+        while True:
+            heard_ms = self._heard_ms
+            await asyncio.sleep(SILENT_S)
+            if self._heard_ms == heard_ms:
+                raise _SessionOverError(f"the control plane was silent for {SILENT_S:g} s")
 
     async def _renew(self, channel: grpc.aio.Channel, identity: Identity) -> None:
         """At half of the certificate's life gets the next one, and connects again to show it."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import phalanx
 from tests.faults import work
+from tests.support.aftermath import judged_cluster
 from tests.support.cluster import Cluster
 from tests.support.history_checker import read_markers
 
-pytestmark = pytest.mark.usefixtures("cluster")
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes of eight GPUs."""
+    with judged_cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=8) as running:
+        yield running
 
 
 def where(folder: str) -> tuple[tuple[str, ...], int]:
@@ -29,8 +36,8 @@ def double_holds(cluster: Cluster) -> list[str]:
     return [m.gpu for m in read_markers(cluster.markers) if m.op == "double_hold"]
 
 
-def test_gangs_of_three_and_five_share_eight_gpus(cluster: Cluster, tmp_path: Path) -> None:
-    sizes = [3, 5, 3, 5, 2, 3]
+def test_gangs_of_three_and_five_share_nodes_of_eight(cluster: Cluster, tmp_path: Path) -> None:
+    sizes = [3, 5, 3, 5, 8, 3]
     functions = {n: work.gang(where, gpus=n, nodes=0, scaledown_window=0.5) for n in set(sizes)}
     calls = [functions[n].spawn(str(tmp_path)) for n in sizes]
     results = [call.get(90) for call in calls]

@@ -184,3 +184,10 @@ async def test_renewal_gives_a_new_certificate_for_the_same_key(server: AgentsSe
     assert second.key_pem == first.key_pem
     assert second.fingerprint != first.fingerprint
     assert first.renew_at_wall_ms < first.ends_wall_ms
+
+
+async def test_a_control_plane_that_no_longer_answers_is_left(server: AgentsServer, tmp_path: Path) -> None:
+    async with session(server, tmp_path=tmp_path):
+        await wait_until_async(lambda: len(server.said(Report)) >= 3, "three reports")
+        server.answer = False
+        await wait_until_async(lambda: len(server.hellos) == 2, "a second Hello", 20)

@@ -18,7 +18,7 @@ from phalanx_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, control_pb2_
 
 
 class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServicer):
-    """``acknowledge`` False leaves messages unacknowledged; ``drop()`` ends every session."""
+    """``acknowledge`` and ``answer`` False leave messages and reports without a word; ``drop()`` ends every session."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = SystemClock()
@@ -27,6 +27,7 @@ class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServic
         self.token_file = directory / "join.token"
         self.token_file.write_text("join")
         self.acknowledge = True
+        self.answer = True
         self.leads = True
         self.heard: list[tuple[int, FromAgent]] = []
         self.hellos: list[Hello] = []
@@ -113,7 +114,7 @@ class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServic
                 self.hellos.append(message)
             elif message is not None:
                 self.heard.append((envelope.seq, message))
-                if envelope.seq and self.acknowledge:
+                if self.acknowledge if envelope.seq else self.answer:
                     queue.put_nowait(Ack(seq=envelope.seq))
 
     def _certificate(self, request: Any) -> Any:

@@ -3,6 +3,7 @@
 Messages are handed to the controller in the order in which they came, several at a time, and acknowledged in that
 order: group commit then serves many with one write. What the controller refuses for good is acknowledged too, since
 saying it again would change nothing; what it could not make durable ends the session, and the agent says it again.
+Every report is answered, so that an agent can tell a quiet control plane from one that has stopped.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class AgentSession:
         self._out: deque[ToAgent] = deque()
         self._agent_epoch = 0
         self._acked = 0
+        self._answer_due = False
         self._wake = asyncio.Event()
         self._pending: asyncio.Queue[_Pending] = asyncio.Queue(MAX_IN_FLIGHT)
         self._closed_for = ""
@@ -86,8 +88,8 @@ class AgentSession:
             self._wake.clear()
             while self._out:
                 yield self._out.popleft()
-            if self._acked > told:
-                told = self._acked
+            if self._acked > told or self._answer_due:
+                told, self._answer_due = self._acked, False
                 yield Ack(seq=told)
         raise ConnectionFailedError(self._closed_for, hint="connect again")
 
@@ -98,6 +100,8 @@ class AgentSession:
                 raise InvalidSpecError("a message that has no place here; a session begins with one Hello")
             if isinstance(message, Report):
                 self._controller.note_report(self.node_id, message)
+                self._answer_due = True
+                self._wake.set()
                 continue
             command, bodies = await self._command(envelope.seq, message)
             task = asyncio.create_task(self._controller.execute(command, bodies))
