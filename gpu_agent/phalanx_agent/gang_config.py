@@ -15,7 +15,7 @@ from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangConfig:
-    """One gang on one node. ``gpu_indices`` are local indices in rank order; ``rendezvous`` is host:port of the store.
+    """One gang on one node. ``rendezvous`` is host:port of the store that its ranks meet in.
 
     ``rank_user`` names the unprivileged user that ranks run as; empty means the agent's own.
     """
@@ -31,13 +31,11 @@ class GangConfig:
     node_rank: int
     world_size: int
     rendezvous: str
-    gpu_indices: tuple[int, ...]
     simulated: bool
     placement: str
     callable_path: str
     bundle_dir: str
     checkpoint_dir: str
-    ticket_free: bool = True
     rank_user: str = ""
 
     @property
@@ -66,7 +64,6 @@ def config_from_json(text: str) -> GangConfig:
     value: dict[str, Any] = json.loads(text)
     value["function"] = _function(value["function"])
     value["members"] = tuple(_member(m) for m in value["members"])
-    value["gpu_indices"] = tuple(value["gpu_indices"])
     return GangConfig(**value)
 
 
@@ -76,11 +73,10 @@ def _member(value: dict[str, Any]) -> Member:
 
 
 def _function(value: dict[str, Any]) -> FunctionSpec:
-    env, code = value["env"], value["code"]
-    code["bundle_roots"] = tuple(code["bundle_roots"])
+    env = value["env"]
     variables = tuple((str(k), str(v)) for k, v in env["variables"])
     value["resources"] = Resources(**value["resources"])
     value["limits"] = Limits(**value["limits"])
     value["env"] = EnvSpec(pip=tuple(env["pip"]), preload=tuple(env["preload"]), variables=variables)
-    value["code"] = CodeRef(**code)
+    value["code"] = CodeRef(**value["code"])
     return FunctionSpec(**value)

@@ -212,7 +212,6 @@ class Members:
         await asyncio.wrap_future(self._tools.plane.open_gang(self._spec(config, peer_tickets)))
 
     def config(self, prepare: Prepare, ready: Ready, address: str) -> GangConfig:
-        member = prepare.members[prepare.node_rank]
         checkpoints = self._tools.state_dir / "checkpoints" / prepare.function_id
         checkpoints.mkdir(parents=True, exist_ok=True)
         return GangConfig(
@@ -227,7 +226,6 @@ class Members:
             node_rank=prepare.node_rank,
             world_size=sum(m.ranks for m in prepare.members),
             rendezvous=address,
-            gpu_indices=tuple(self._tools.gpus.index(uuid) for uuid in member.gpus),
             simulated=self._tools.gpus.simulated,
             placement=prepare.placement,
             callable_path=str(ready.callable_path),

@@ -209,7 +209,7 @@ class Supervisor:
         lease = self.leases.get(message.gang_id)
         if lease is None:
             ended = self._ends.get(message.gang_id)
-            unknown = MemberEnded(gang_id=message.gang_id, fence=message.fence, clean=True, never_started=True)
+            unknown = MemberEnded(gang_id=message.gang_id, fence=message.fence, clean=True)
             return [ev.Say(message=ended or unknown)]
         if lease.fence != message.fence:
             return [_stale(message)]
@@ -359,7 +359,6 @@ class Supervisor:
             error=lease.error,
             counters=event.counters,
             quarantined=tuple(g for g in event.quarantined if g.uuid),
-            never_started=not lease.launched,
         )
         self._remember_end(ended)
         out: Effects = [ev.Say(message=ended, forget=lease.gang_id)]
@@ -446,7 +445,7 @@ def _said_ready(lease: Lease) -> MemberReady:
 
 def _never_here(message: Start) -> MemberEnded:
     error = ErrorInfo(cause=Cause.INFRASTRUCTURE, message="this node does not hold the gang: its agent was restarted")
-    return MemberEnded(gang_id=message.gang_id, fence=message.fence, clean=False, error=error, never_started=True)
+    return MemberEnded(gang_id=message.gang_id, fence=message.fence, clean=False, error=error)
 
 
 def _stale(message: Prepare | Start | Stop) -> ev.Refused:

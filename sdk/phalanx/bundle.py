@@ -30,10 +30,9 @@ _SKIPPED_DIRS = frozenset({"__pycache__", "node_modules", "site-packages", ".ven
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """``data`` is a zip; ``roots`` are its folders that belong on ``sys.path``; empty data: nothing to ship."""
+    """``data`` is a zip whose top belongs on ``sys.path``; empty: nothing to ship."""
 
     data: bytes
-    roots: tuple[str, ...]
 
     @property
     def blob(self) -> str:
@@ -165,7 +164,7 @@ def _imported_names(path: Path) -> Iterator[str]:
 
 def _zip(files: dict[str, Path]) -> Bundle:
     if not files:
-        return Bundle(b"", ())
+        return Bundle(b"")
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name in sorted(files):
@@ -173,7 +172,7 @@ def _zip(files: dict[str, Path]) -> Bundle:
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, files[name].read_bytes())
-    return Bundle(out.getvalue(), (".",))
+    return Bundle(out.getvalue())
 
 
 def _too_large(files: dict[str, Path]) -> SerializationError:

@@ -94,7 +94,7 @@ class Decorated:
             data = dump_callable(self.func, owner=self.owner)
         bundle = _Bundles.of(self.func)
         name = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        code = CodeRef(callable_blob=name, bundle_blob=bundle.blob, bundle_roots=bundle.roots, python=python_version())
+        code = CodeRef(callable_blob=name, bundle_blob=bundle.blob, python=python_version())
         blobs = {name: data, bundle.blob: bundle.data} if bundle.data else {name: data}
         return replace(self.spec, code=code), blobs
 
@@ -212,7 +212,7 @@ class _Bundles:
 
     lock = threading.Lock()
     key: tuple[object, ...] = ()
-    bundle = Bundle(b"", ())
+    bundle = Bundle(b"")
 
     @classmethod
     def of(cls, func: Callable[..., Any]) -> Bundle:

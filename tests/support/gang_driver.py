@@ -240,7 +240,6 @@ class Gangs:
                 node_rank=n,
                 world_size=ranks,
                 rendezvous=f"127.0.0.1:{rendezvous.getsockname()[1]}",
-                gpu_indices=tuple(range(each)),
                 simulated=not real_gpus,
                 placement="side by side",
                 callable_path=str(path),

@@ -51,10 +51,6 @@ class GpuWatch:
         """Returns every GPU, FREE unless it is marked."""
         return tuple(self._marks.get(u, g) for u, g in sorted(self._gpus.items(), key=lambda item: item[1].index))
 
-    def index(self, uuid: str) -> int:
-        """Returns the local index. Raises KeyError for a GPU that is not this node's."""
-        return self._gpus[uuid].index
-
     async def prove_clean(
         self, uuid: str, *, ours: frozenset[int] = frozenset(), shared: bool = False, bound_ms: int = BOUND_MS
     ) -> GpuInfo:

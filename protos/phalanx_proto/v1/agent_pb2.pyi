@@ -325,22 +325,20 @@ class MemberReady(_message.Message):
     def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class MemberEnded(_message.Message):
-    __slots__ = ("gang_id", "fence", "clean", "error", "counters", "quarantined", "never_started")
+    __slots__ = ("gang_id", "fence", "clean", "error", "counters", "quarantined")
     GANG_ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     CLEAN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
-    NEVER_STARTED_FIELD_NUMBER: _ClassVar[int]
     gang_id: str
     fence: int
     clean: bool
     error: _common_pb2.ErrorInfo
     counters: _containers.RepeatedCompositeFieldContainer[Counter]
     quarantined: _containers.RepeatedCompositeFieldContainer[_common_pb2.GpuInfo]
-    never_started: bool
-    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., clean: bool = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., counters: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., quarantined: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ..., never_started: bool = ...) -> None: ...
+    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., clean: bool = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., counters: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., quarantined: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ...) -> None: ...
 
 class CallStarted(_message.Message):
     __slots__ = ("call_id", "attempt", "fence", "gang_id", "direct", "user", "args_bytes", "timeout_ms")

@@ -20,22 +20,20 @@ class Resources(_message.Message):
     def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("timeout_s", "startup_timeout_s", "hang_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries")
+    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries")
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     STARTUP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     SCALEDOWN_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     startup_timeout_s: float
-    hang_timeout_s: float
     grace_s: float
     disconnect_grace_s: float
     scaledown_window_s: float
     retries: int
-    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., hang_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ...) -> None: ...
+    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ...) -> None: ...
 
 class Variable(_message.Message):
     __slots__ = ("name", "value")
@@ -56,16 +54,14 @@ class EnvSpec(_message.Message):
     def __init__(self, pip: _Optional[_Iterable[str]] = ..., preload: _Optional[_Iterable[str]] = ..., variables: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ...) -> None: ...
 
 class CodeRef(_message.Message):
-    __slots__ = ("callable_blob", "bundle_blob", "bundle_roots", "python")
+    __slots__ = ("callable_blob", "bundle_blob", "python")
     CALLABLE_BLOB_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_BLOB_FIELD_NUMBER: _ClassVar[int]
-    BUNDLE_ROOTS_FIELD_NUMBER: _ClassVar[int]
     PYTHON_FIELD_NUMBER: _ClassVar[int]
     callable_blob: str
     bundle_blob: str
-    bundle_roots: _containers.RepeatedScalarFieldContainer[str]
     python: str
-    def __init__(self, callable_blob: _Optional[str] = ..., bundle_blob: _Optional[str] = ..., bundle_roots: _Optional[_Iterable[str]] = ..., python: _Optional[str] = ...) -> None: ...
+    def __init__(self, callable_blob: _Optional[str] = ..., bundle_blob: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class FunctionSpec(_message.Message):
     __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns")

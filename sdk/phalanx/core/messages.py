@@ -278,7 +278,6 @@ class MemberEnded:
     error: ErrorInfo = field(default_factory=ErrorInfo)
     counters: tuple[Counter, ...] = ()
     quarantined: tuple[GpuInfo, ...] = ()
-    never_started: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

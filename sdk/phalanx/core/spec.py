@@ -58,7 +58,6 @@ class Resources:
 _TIME_LIMITS = (
     "timeout_s",
     "startup_timeout_s",
-    "hang_timeout_s",
     "grace_s",
     "disconnect_grace_s",
     "scaledown_window_s",
@@ -71,7 +70,6 @@ class Limits:
 
     timeout_s: float = 0
     startup_timeout_s: float = 300
-    hang_timeout_s: float = 0
     grace_s: float = 3
     disconnect_grace_s: float = 300
     scaledown_window_s: float = 60
@@ -113,7 +111,6 @@ class CodeRef:
 
     callable_blob: str = ""
     bundle_blob: str = ""
-    bundle_roots: tuple[str, ...] = ()
     python: str = ""
     """Major.minor of the interpreter that pickled the callable, compared before anything is loaded."""
 
