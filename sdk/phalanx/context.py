@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 
 class CancelledSignal(BaseException):
@@ -30,7 +29,6 @@ class Context:
     node_rank: int = 0
     device: str = "cpu"
     """``cuda:<n>`` as this process sees it, or ``cpu``."""
-    mesh: Any = None
     placement: str = ""
     """One sentence: why these GPUs."""
     gpus: tuple[str, ...] = ()

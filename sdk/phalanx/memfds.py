@@ -44,10 +44,6 @@ class MemfdPool:
         self._next = 1
         self._ceiling_bytes = ceiling_bytes
 
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
-
     def put(self, packed: Packed) -> Slot | None:
         """Copies ``packed`` into a slot that is now out; None where the ceiling leaves no room for it."""
         with self._lock:

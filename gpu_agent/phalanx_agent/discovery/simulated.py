@@ -7,8 +7,6 @@ import hashlib
 from phalanx.core.messages import GpuInfo
 from phalanx_agent.discovery.source import GpuUse
 
-GIGABYTE = 1_000_000_000
-
 
 class SimulatedGpus:
     """``count`` GPUs whose UUIDs depend on the node's id alone, so that they are the same after a restart."""

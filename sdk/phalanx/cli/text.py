@@ -48,8 +48,3 @@ def ordinal(number: int) -> str:
     """Returns 1st, 2nd, 3rd, 4th, 11th …"""
     tail = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{tail}"
-
-
-def shorten(text: str, width: int) -> str:
-    """Cuts to ``width`` characters, saying so with an ellipsis."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
