@@ -37,7 +37,9 @@ def test_negative_resources_are_refused(field: str) -> None:
         Resources(**{field: -1})  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("field", ["timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s"])
+@pytest.mark.parametrize(
+    "field", ["timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s"]
+)
 @pytest.mark.parametrize("value", [-0.1, 2_592_001, float("nan"), float("inf")])
 def test_time_limits_lie_between_0_and_30_days(field: str, value: float) -> None:
     with pytest.raises(InvalidSpecError, match=field.removesuffix("_s") + "="):
