@@ -21,6 +21,7 @@ from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import ConnectionFailedError, NotFoundError
 from phalanx.core.messages import Body
 from phalanx.core.spec import FunctionSpec
+from phalanx.core.states import CallState
 from phalanx.core.views import (
     CallView,
     CostView,
@@ -42,6 +43,7 @@ _MAX_MESSAGE_BYTES = 16 << 20
 _FIRST_PAUSE_S = 0.05
 _MAX_PAUSE_S = 2.0
 _SERVER_NAME = "phalanx-control"
+_ENDED = frozenset(state.value for state in CallState if state.terminal)
 _EMPTY = control_pb2.Empty()
 _OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -324,7 +326,7 @@ class Client:
 
 def is_terminal(view: CallView) -> bool:
     """Says whether the call has ended for good."""
-    return view.state in ("succeeded", "failed", "timed_out", "cancelled")
+    return view.state in _ENDED
 
 
 def _pauses() -> Iterator[float]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import fields, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
+from phalanx.core.error_meta import error_from_meta
 from phalanx.core.errors import CallCancelledError
 from phalanx.core.frames import Frame
-from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.remote_errors import to_exception
 from phalanx.core.serialization import Buffer, unpack_first
 from phalanx.core.states import CallState, Cause, Outcome
 from phalanx.core.views import CallView
 
-_ERROR_FIELDS = {f.name for f in fields(ErrorInfo)} - {"cause", "ranks", "pickled"}
-_RANK_FIELDS = {f.name for f in fields(RankFailure)}
 _CAUSE_OF_OUTCOME = {Outcome.TIMED_OUT.value: Cause.TIMEOUT, Outcome.CANCELLED.value: Cause.CANCELLED}
 
 
@@ -41,7 +39,8 @@ def value_of_body(body: Buffer, returns: str, *, parts: bool = False) -> Any:
 
 def error_of_frame(frame: Frame, call_id: str) -> BaseException:
     """Returns what a FAILURE frame means."""
-    info = replace(_error_info(frame.meta.get("error")), pickled=bytes(frame.body))
+    info = error_from_meta(frame.meta.get("error"), otherwise=Cause.USER_EXCEPTION)
+    info = replace(info, pickled=bytes(frame.body))
     cause = _CAUSE_OF_OUTCOME.get(str(frame.meta.get("outcome")))
     return to_exception(replace(info, cause=cause) if cause else info, call_id=call_id, attempt=1)
 
@@ -61,13 +60,3 @@ def error_of_view(view: CallView) -> BaseException:
 def _writable(body: Buffer) -> Buffer:
     """Small results that hold arrays are copied, so that the caller may write into them."""
     return bytearray(body) if isinstance(body, bytes) and struct.unpack_from("!I", body, 8)[0] else body
-
-
-def _error_info(data: object) -> ErrorInfo:
-    values = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    try:
-        cause = Cause(str(values.get("cause", "")))
-    except ValueError:
-        cause = Cause.USER_EXCEPTION
-    ranks = tuple(RankFailure(**{k: v for k, v in r.items() if k in _RANK_FIELDS}) for r in values.get("ranks") or ())
-    return ErrorInfo(cause=cause, ranks=ranks, **{k: v for k, v in values.items() if k in _ERROR_FIELDS})

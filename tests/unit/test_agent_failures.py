@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.core.error_meta import error_to_meta
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause, Outcome
-from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, error_to_meta, is_victim
+from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, is_victim
 from phalanx_agent.dataplane.replies import AFTER_FAILURE_MS, Replies
 
 BOOM = ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="boom", rank=3, node_id="n1")

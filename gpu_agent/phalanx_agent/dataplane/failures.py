@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
+from phalanx.core import error_meta
 from phalanx.core.errors import PhalanxError
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo, RankFailure
@@ -18,33 +19,23 @@ _VICTIM = re.compile(
 )
 _MAX_TEXT_CHARS = 64 * 1024
 MAX_PICKLED_BYTES = 64 * 1024
-_ERROR_FIELDS = {f.name for f in fields(ErrorInfo)}
-_RANK_FIELDS = {f.name for f in fields(RankFailure)}
 
 
 def error_from_meta(data: object, *, pickled: bytes = b"", node_id: str = "") -> ErrorInfo:
-    """Reads the error of a FAILURE or ENDED frame; whatever is missing or of no use gets its default."""
-    values = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    known = {k: v for k, v in values.items() if k in _ERROR_FIELDS and k not in ("cause", "ranks", "pickled")}
-    for name, value in known.items():
-        if isinstance(value, str):
-            known[name] = value[:_MAX_TEXT_CHARS]
-    ranks = tuple(_rank_from_meta(r) for r in values.get("ranks") or ())
-    known.setdefault("node_id", node_id)
-    keep = pickled if len(pickled) <= MAX_PICKLED_BYTES else b""
-    return ErrorInfo(cause=_cause(values.get("cause")), ranks=ranks, pickled=keep, **known)
-
-
-def error_to_meta(error: ErrorInfo) -> dict[str, Any]:
-    """Returns the error as a frame's meta carries it, without the pickled exception."""
-    data = asdict(replace(error, pickled=b""))
-    del data["pickled"]
-    return data
+    """Reads the error of a FAILURE or ENDED frame, within the sizes that the log takes."""
+    error = error_meta.error_from_meta(data, otherwise=Cause.INFRASTRUCTURE)
+    return replace(
+        error,
+        message=error.message[:_MAX_TEXT_CHARS],
+        traceback=error.traceback[:_MAX_TEXT_CHARS],
+        node_id=error.node_id or node_id,
+        pickled=pickled if len(pickled) <= MAX_PICKLED_BYTES else b"",
+    )
 
 
 def failure(call: bytes, outcome: Outcome, error: ErrorInfo, *, busy_ms: int = 0) -> Frame:
     """Returns a FAILURE frame that this agent makes itself."""
-    meta = {"outcome": outcome.value, "error": error_to_meta(error), "busy_ms": busy_ms}
+    meta = {"outcome": outcome.value, "error": error_meta.error_to_meta(error), "busy_ms": busy_ms}
     return Frame(Kind.FAILURE, call, meta, error.pickled)
 
 
@@ -104,15 +95,3 @@ def _as_rank(error: ErrorInfo) -> RankFailure:
         message=error.message,
         traceback=error.traceback,
     )
-
-
-def _rank_from_meta(data: object) -> RankFailure:
-    values = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    return RankFailure(**{k: v for k, v in values.items() if k in _RANK_FIELDS})
-
-
-def _cause(word: object) -> Cause:
-    try:
-        return Cause(str(word))
-    except ValueError:
-        return Cause.INFRASTRUCTURE

@@ -35,11 +35,11 @@ _BY_NAME: dict[str, type[CallError]] = {
 _OF_THE_USER = (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY)
 
 
-def describe(exc: BaseException, *, rank: int, node_id: str, cause: Cause | None = None) -> ErrorInfo:
+def describe(exc: BaseException, *, rank: int, node_id: str, cause: Cause = Cause.USER_EXCEPTION) -> ErrorInfo:
     """Returns all that can travel of ``exc``. Never raises, whatever the exception's own methods do."""
     exit_code = _exit_code(exc) if isinstance(exc, SystemExit) else 0
     return ErrorInfo(
-        cause=cause or (Cause.OUT_OF_MEMORY if _is_out_of_memory(exc) else Cause.USER_EXCEPTION),
+        cause=cause,
         type_name=type_name(type(exc)),
         message=_message(exc, exit_code),
         traceback=_shorten(format_traceback(exc), MAX_TRACEBACK_CHARS),
@@ -110,10 +110,6 @@ def _exit_code(exc: SystemExit) -> int:
     if exc.code is None:
         return 0
     return exc.code if isinstance(exc.code, int) else 1
-
-
-def _is_out_of_memory(exc: BaseException) -> bool:
-    return isinstance(exc, MemoryError) or type(exc).__name__ == "OutOfMemoryError"
 
 
 def _shorten(text: str, limit: int) -> str:
