@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from phalanx_control.replica import Replica
+from tests.support.control_plane import Client, client_of, running_replica
 from tests.support.gang_driver import Gangs
+from tests.support.store import StoreServer, running_store
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +32,29 @@ def short_run_dir() -> Iterator[Path]:
     run_dir = Path(tempfile.mkdtemp(prefix="px-run-"))
     yield run_dir
     shutil.rmtree(run_dir, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[StoreServer]:
+    """One store for a file's tests; each test has a cell of its own in it."""
+    with running_store() as server:
+        yield server
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest) -> str:
+    return hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]
+
+
+@pytest.fixture
+async def replica(store: StoreServer, tmp_path: Path, cell: str) -> AsyncIterator[Replica]:
+    """The only replica of the test's cell, so its leader."""
+    async with running_replica(store, tmp_path, cell=cell) as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(replica: Replica, tmp_path: Path) -> AsyncIterator[Client]:
+    """A client of ``replica`` with the first admin token."""
+    async with client_of(replica, (tmp_path / "token").read_text()) as client:
+        yield client

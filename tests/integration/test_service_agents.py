@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -32,27 +32,8 @@ from phalanx_control.certificates import fingerprint
 from phalanx_control.replica import Replica
 from phalanx_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, control_pb2
 from tests.support.control_plane import Client, FakeAgent, agent_of, client_of, running_replica
-from tests.support.store import StoreServer, running_store
+from tests.support.store import StoreServer
 from tests.support.wait import wait_until_async
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
-    with running_store() as server:
-        yield server
-
-
-@pytest.fixture
-async def replica(store: StoreServer, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Replica]:
-    cell = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-    async with running_replica(store, tmp_path, cell=cell) as running:
-        yield running
-
-
-@pytest.fixture
-async def admin(replica: Replica, tmp_path: Path) -> AsyncIterator[Client]:
-    async with client_of(replica, (tmp_path / "token").read_text()) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -15,26 +14,7 @@ from phalanx.wire_errors import LOG_SEQ_KEY, metadata_dict, to_exception
 from phalanx_control.replica import Replica
 from phalanx_proto.v1 import common_pb2, control_pb2
 from tests.support.control_plane import Client, client_of, running_replica
-from tests.support.store import StoreServer, running_store
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
-    with running_store() as server:
-        yield server
-
-
-@pytest.fixture
-async def replica(store: StoreServer, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Replica]:
-    cell = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-    async with running_replica(store, tmp_path, cell=cell) as running:
-        yield running
-
-
-@pytest.fixture
-async def admin(replica: Replica, tmp_path: Path) -> AsyncIterator[Client]:
-    async with client_of(replica, (tmp_path / "token").read_text()) as client:
-        yield client
+from tests.support.store import StoreServer
 
 
 async def test_a_submitted_call_is_there_with_a_reason_for_waiting(admin: Client) -> None:

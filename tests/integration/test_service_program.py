@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tests.support.wait import wait_until
 
 SCRIPT = Path(sys.executable).parent / "phalanx-control"
 MODULE = (sys.executable, "-m", "phalanx_control.main")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
-    with running_store() as server:
-        yield server
 
 
 def _argv(store: StoreServer, folder: Path, cell: str) -> list[str]:

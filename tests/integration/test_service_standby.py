@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from phalanx_control.replica import Replica
 from phalanx_control.service.forward import FORWARDED_KEY
 from phalanx_proto.v1 import common_pb2, control_pb2
 from tests.support.control_plane import Client, agent_of, client_of, running_replica
-from tests.support.store import StoreServer, running_store
+from tests.support.store import StoreServer
 from tests.support.wait import wait_until_async
 
 
@@ -27,17 +27,6 @@ class Pair:
     standby: Replica
     at_leader: Client
     at_standby: Client
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
-    with running_store() as server:
-        yield server
-
-
-@pytest.fixture
-def cell(request: pytest.FixtureRequest) -> str:
-    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
 
 
 @pytest.fixture

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
-from phalanx_control.replica import Replica
 from phalanx_proto.v1 import control_pb2
 from tests.support.control_plane import Client, client_of, running_replica
-from tests.support.store import StoreServer, running_store
+from tests.support.store import StoreServer
 
 TIMEOUT_S = 10.0
 
@@ -75,29 +72,6 @@ async def events_of(page: str, token: str, last_id: str = "") -> AsyncGenerator[
     ):
         response.raise_for_status()
         yield Stream(response)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
-    with running_store() as server:
-        yield server
-
-
-@pytest.fixture
-def cell(request: pytest.FixtureRequest) -> str:
-    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-
-
-@pytest.fixture
-async def replica(store: StoreServer, tmp_path: Path, cell: str) -> AsyncIterator[Replica]:
-    async with running_replica(store, tmp_path, cell=cell) as running:
-        yield running
-
-
-@pytest.fixture
-async def admin(replica: Replica, tmp_path: Path) -> AsyncIterator[Client]:
-    async with client_of(replica, (tmp_path / "token").read_text()) as client:
-        yield client
 
 
 async def test_a_page_sees_the_present_and_then_what_changes(admin: Client) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 from phalanx_control.replica import Replica
 from phalanx_control.service.permissions import ROUTES, Need
 from phalanx_proto.v1 import control_pb2
-from tests.support.control_plane import Client, agent_of, client_of, running_replica
-from tests.support.store import StoreServer, running_store
+from tests.support.control_plane import Client, agent_of, client_of
 from tests.support.wait import wait_until_async
 
 CSP = (
@@ -22,25 +20,6 @@ CSP = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 CLOSED = [path.replace("{path:path}", "x.js").replace("{call_id}", "c-1") for path in ROUTES if ROUTES[path]]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[StoreServer]:
-    with running_store() as server:
-        yield server
-
-
-@pytest.fixture
-async def replica(store: StoreServer, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Replica]:
-    cell = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-    async with running_replica(store, tmp_path, cell=cell) as running:
-        yield running
-
-
-@pytest.fixture
-async def admin(replica: Replica, tmp_path: Path) -> AsyncIterator[Client]:
-    async with client_of(replica, (tmp_path / "token").read_text()) as client:
-        yield client
 
 
 @pytest.fixture
