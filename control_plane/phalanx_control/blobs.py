@@ -1,7 +1,8 @@
 """Blobs: source bundles, large arguments and results, log segments. Bytes by name, and nothing about calls.
 
 ``sha256:<hex>`` names content, and what does not hash to its name is never stored. ``logs/<call>/<node>/<n>`` names a
-log segment. No other name exists, so no name can leave the folder. Equal content is stored once, and *grants* remember
+log segment. ``archive/…`` names what the control plane itself files, out of reach of clients and agents. No other name
+exists, so no name can leave the folder. Equal content is stored once, and *grants* remember
 which workspaces may know of it, so that a hash alone opens nothing.
 
 Who reaches them: clients and agents put and get blobs through the replica that they are connected to, never through a
@@ -15,6 +16,7 @@ all replicas see the same bytes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
@@ -36,7 +38,12 @@ MIN_FREE_BYTES = 256 << 20
 _CONTENT = re.compile(r"sha256:([0-9a-f]{64})")
 _PART = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,127}"
 _SEGMENT = re.compile(rf"logs/({_PART})/({_PART})/([0-9]{{1,12}})")
-_PREFIX = re.compile(rf"logs/({_PART}/({_PART}/)?)?|sha256:[0-9a-f]{{0,64}}")
+_FILED = re.compile(r"archive/(calls|ledger/[0-9]{4}-[0-9]{2})/[0-9]{16}-[0-9a-f]{16}")
+_PREFIX = re.compile(
+    rf"logs/({_PART}(/({_PART}/)?)?)?|sha256:[0-9a-f]{{0,64}}|archive/(calls/?|ledger/([0-9]{{4}}-[0-9]{{2}}/)?)?"
+)
+_FAN_OUT = 2
+"""Content lies in folders named by the first digits of its hash."""
 
 
 class BlobStore(Protocol):
@@ -53,7 +60,15 @@ class BlobStore(Protocol):
         """Yields the blob in chunks of at most 1 MiB. Raises NotFoundError."""
         ...
 
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        """Returns a part of the blob, shorter where it ends. Raises NotFoundError."""
+        ...
+
     async def exists(self, name: str) -> bool: ...
+
+    async def renew(self, name: str) -> bool:
+        """True when the blob is there; it then counts as used now."""
+        ...
 
     async def names(self, prefix: str) -> list[str]:
         """Returns the names that begin with ``prefix``, log segments in the order of their numbers."""
@@ -63,11 +78,19 @@ class BlobStore(Protocol):
         """Forgets the blob; one that is not there is no error."""
         ...
 
+    async def discard(self, name: str, *, unused_since_ms: int) -> bool:
+        """Forgets the blob where it was neither put nor renewed after this wall time; True when it is gone."""
+        ...
+
     async def grant(self, subject: str, workspace: str) -> None:
         """Remembers that ``workspace`` has put or been given ``subject``: a content name, or ``logs/<call>``."""
         ...
 
     async def is_granted(self, subject: str, workspace: str) -> bool: ...
+
+    async def revoke(self, subject: str) -> None:
+        """Forgets every workspace's grant of ``subject``."""
+        ...
 
     async def identity(self) -> str:
         """Returns what names this store: equal for two replicas exactly when they see the same bytes."""
@@ -107,6 +130,19 @@ class FolderBlobs:
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield chunk
 
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        try:
+            return await asyncio.to_thread(_read_part, self._path(name), offset, size)
+        except FileNotFoundError as e:
+            raise NotFoundError(f"no blob {name!r}") from e
+
+    async def renew(self, name: str) -> bool:
+        try:
+            await asyncio.to_thread(os.utime, self._path(name))
+        except FileNotFoundError:
+            return False
+        return True
+
     async def exists(self, name: str) -> bool:
         return await asyncio.to_thread(self._path(name).is_file)
 
@@ -117,6 +153,12 @@ class FolderBlobs:
 
     async def delete(self, name: str) -> None:
         await asyncio.to_thread(self._path(name).unlink, missing_ok=True)
+
+    async def discard(self, name: str, *, unused_since_ms: int) -> bool:
+        return await asyncio.to_thread(self._discard, self._path(name), unused_since_ms)
+
+    async def revoke(self, subject: str) -> None:
+        await asyncio.to_thread(self._revoke, subject)
 
     async def grant(self, subject: str, workspace: str) -> None:
         await asyncio.to_thread(_touch, self._grant_path(subject, workspace))
@@ -129,10 +171,11 @@ class FolderBlobs:
         return made.decode()
 
     def _path(self, name: str) -> Path:
-        check_name(name)
+        if not _FILED.fullmatch(name):
+            check_name(name)
         if match := _CONTENT.fullmatch(name):
             digest = match[1]
-            return self._root / "sha256" / digest[:2] / digest
+            return self._root / "sha256" / digest[:_FAN_OUT] / digest
         return self._root / name
 
     def _grant_path(self, subject: str, workspace: str) -> Path:
@@ -158,10 +201,51 @@ class FolderBlobs:
         return size, digest.hexdigest()
 
     def _names(self, prefix: str) -> list[str]:
-        top = "sha256" if prefix.startswith("sha256:") else "logs"
-        found = (path.relative_to(self._root) for path in (self._root / top).rglob("*") if path.is_file())
-        names = [f"sha256:{path.name}" if top == "sha256" else path.as_posix() for path in found]
+        found = (path for folder in self._folders(prefix) for path in folder.rglob("*") if path.is_file())
+        names = (self._name(path) for path in found)
         return sorted((name for name in names if name.startswith(prefix)), key=_natural)
+
+    def _folders(self, prefix: str) -> list[Path]:
+        """Returns the folders that hold every name that begins with ``prefix``, and few others."""
+        if prefix.startswith("sha256:"):
+            folder, begin = self._root / "sha256", prefix.removeprefix("sha256:")[:_FAN_OUT]
+        else:
+            above, _, begin = prefix.rpartition("/")
+            folder = self._root / above
+        if not begin:
+            return [folder]
+        return [path for path in folder.glob("*") if path.name.startswith(begin)]
+
+    def _name(self, path: Path) -> str:
+        parts = path.relative_to(self._root).parts
+        return f"sha256:{parts[-1]}" if parts[0] == "sha256" else "/".join(parts)
+
+    def _discard(self, path: Path, unused_since_ms: int) -> bool:
+        """Looks at its age once more out of the way: what is put meanwhile lies under the name already."""
+        aside = self._drafts / f"old-{new_raw_id().hex()}"
+        try:
+            if _used_ms(path) > unused_since_ms:
+                return False
+            path.replace(aside)
+        except FileNotFoundError:
+            return True
+        if _used_ms(aside) > unused_since_ms:
+            _move_back(aside, path)
+            return False
+        aside.unlink()
+        self._remove_empty(path.parent)
+        return True
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Calls come and go, and with them the folders of their logs."""
+        with contextlib.suppress(OSError):
+            while folder.is_relative_to(self._root / "logs") and folder != self._root / "logs":
+                folder.rmdir()
+                folder = folder.parent
+
+    def _revoke(self, subject: str) -> None:
+        for grant in (self._root / "grants").glob(f"*/{_short_hash(subject)}"):
+            grant.unlink(missing_ok=True)
 
 
 def open_blobs(url: str) -> BlobStore:
@@ -212,8 +296,43 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _move_into_place(draft: Path, path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft.replace(path)
+    """Returns when the name, too, survives a loss of power: the log is about to speak of it."""
+    _move(draft, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _move(draft: Path, path: Path) -> None:
+    """An empty folder may be removed at any time, so it is made again where it is missing."""
+    for attempts_left in (2, 1, 0):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            draft.replace(path)
+        except FileNotFoundError:
+            if not attempts_left:
+                raise
+        else:
+            return
+
+
+def _move_back(aside: Path, path: Path) -> None:
+    """Unless the same content was put again in between."""
+    with contextlib.suppress(FileExistsError):
+        os.link(aside, path)
+    aside.unlink()
+
+
+def _used_ms(path: Path) -> int:
+    return path.stat().st_mtime_ns // 1_000_000
+
+
+def _read_part(path: Path, offset: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
 
 
 def _touch(path: Path) -> None:

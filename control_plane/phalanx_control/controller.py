@@ -88,6 +88,11 @@ class Controller:
         return self._feed.state.seq
 
     @property
+    def schema(self) -> int:
+        """The newest schema version that every live replica reads, and that may be written."""
+        return self._parts.peers.writable(self.state)
+
+    @property
     def is_leader(self) -> bool:
         return self._term is not None and self._term.is_open
 

@@ -79,8 +79,8 @@ class Term:
     def now(self) -> Now:
         """Returns log time: what the log says, and the monotonic time since this term began."""
         elapsed = self._clock.monotonic_ms() - self._base_ms
-        schema = self._peers.writable(self._feed.state)
-        return Now(log_ms=self._base_log_ms + elapsed, wall_ms=self._clock.wall_ms(), schema=schema)
+        writable = self._peers.writable(self._feed.state)
+        return Now(log_ms=self._base_log_ms + elapsed, wall_ms=self._clock.wall_ms(), schema=writable)
 
     async def run(self) -> None:
         """Returns when another leader has taken over. Raises LogLostError when the store has lost batches."""

@@ -14,6 +14,10 @@ from functools import partial
 from phalanx.core.clock import Clock
 from phalanx.core.errors import ConnectionFailedError
 from phalanx_control import blobs, certificates
+from phalanx_control.archive_calls import CallArchive
+from phalanx_control.archive_index import ArchiveIndex
+from phalanx_control.archive_keeper import ArchiveKeeper
+from phalanx_control.archive_sweep import Sweep
 from phalanx_control.controller import Controller
 from phalanx_control.controller_rules import Rules
 from phalanx_control.lifecycle import outbox
@@ -71,7 +75,12 @@ class Replica:
         self._controller = self._make_controller()
         self._sessions = Sessions()
         self._hub = ChangeHub(self._controller)
-        self._pictures = StatePictures(self._controller.facts, load_price_book(settings.price_book))
+        book = load_price_book(settings.price_book)
+        self._pictures = StatePictures(self._controller.facts, book)
+        self._index = ArchiveIndex(settings.data_dir / "archive" / f"index-{blob_identity[:16]}.db")
+        self._archive = CallArchive(self._blobs, self._index, clock)
+        sweep = Sweep(self._blobs, self._archive)
+        self._keeper = ArchiveKeeper(self._controller, self._archive, book, clock, sweep)
         self._forwarder = LeaderForwarder(
             self._controller,
             replica_id=settings.replica_id,
@@ -112,6 +121,7 @@ class Replica:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run())
             tasks.create_task(self._hub.run())
+            tasks.create_task(self._keeper.run())
             tasks.create_task(self._publisher.run())
             tasks.create_task(self._live_hub.run())
             tasks.create_task(self._watch_leadership())
@@ -139,6 +149,7 @@ class Replica:
         self._web.close()
         await self._forwarder.close()
         await self._log.close()
+        self._index.close()
 
     def _open_doors(self) -> None:
         settings = self._settings
@@ -168,14 +179,15 @@ class Replica:
         page_sessions = PageSessions(lambda: controller.state, clock, self._secret, self._web.page)
         client_blobs = ClientBlobs(controller, self._blobs, self._reach)
         enrolment = Enrolment(controller, self._authority, clock, agents_address=self._agents.address)
+        queries = Queries(controller, self._pictures, self._archive)
         parts = Parts(
             controller=controller,
-            queries=Queries(controller, self._pictures),
+            queries=queries,
             client_blobs=client_blobs,
             directory=Directory(self._tickets, self._blobs),
             tokens=TokenDesk(controller, page_sessions, clock),
             enrolment=enrolment,
-            follower=Follower(controller, self._hub, self._pictures, self._log),
+            follower=Follower(controller, self._hub, queries, self._pictures, self._log),
             submit=SubmitChecks(client_blobs, self._reach),
             about=AboutServer(
                 controller=controller,

@@ -53,7 +53,7 @@ def with_ended_lease(world: World, n: int = 1, *, gpus: float = 1, error: m.Erro
 def test_the_newest_ended_calls_stay_for_an_hour_and_2000_of_them_for_ever() -> None:
     world = World()
     f = world.register(spec())
-    for n in range(filing.KEEP_CALLS + 30):
+    for n in range(filing.KEEP.calls + 30):
         world.submit(n, f)
         world.cancel(call_id(n))
     world.submit(99_999, f)
@@ -71,7 +71,7 @@ def test_ended_calls_beyond_the_limit_leave_before_the_hour() -> None:
     world = World()
     f = world.register(spec())
     batch: list[ev.AnyEvent] = []
-    for n in range(filing.KEEP_CALLS_AT_MOST + 10):
+    for n in range(filing.KEEP.calls_at_most + 10):
         call = c.Submit(call_id=call_id(n), function_id=f, owner=ANA, args=BodyRef())
         batch += decide(world.state, call, world.now)
         batch.append(ev.CallCancelled(call_id=call_id(n), wall_ms=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InvalidSpecError, NotFoundError
-from phalanx_control.blobs import FolderBlobs, open_blobs
+from phalanx_control.blobs import FolderBlobs, check_name, open_blobs
 
 CALL = "c-00000000000000000000000001"
 
@@ -149,3 +149,51 @@ async def test_two_openings_of_one_folder_have_one_identity(tmp_path: Path) -> N
 def test_an_address_that_names_no_folder_is_refused(url: str) -> None:
     with pytest.raises(InvalidSpecError, match="--blobs"):
         open_blobs(url)
+
+
+FILED = "archive/calls/0000000000000001-0123456789abcdef"
+
+
+async def test_a_part_of_a_blob_can_be_read(blobs: FolderBlobs) -> None:
+    await blobs.put(_name(b"abcdef"), _chunks(b"abcdef"))
+    assert await blobs.read(_name(b"abcdef"), 2, 3) == b"cde"
+    assert await blobs.read(_name(b"abcdef"), 4, 9) == b"ef"
+    with pytest.raises(NotFoundError):
+        await blobs.read(_name(b"other"), 0, 1)
+
+
+async def test_names_are_found_by_any_beginning(blobs: FolderBlobs) -> None:
+    names = [_name(b"abc"), f"logs/{CALL}/n1/1", f"logs/{CALL}/n2/1", FILED, FILED.replace("calls", "ledger/2025-11")]
+    for name in names:
+        await blobs.put(name, _chunks(b"abc"))
+    assert await blobs.names(names[0][:9]) == names[:1]
+    assert await blobs.names("sha256:00") == []
+    assert await blobs.names("logs/c-00") == await blobs.names("logs/") == names[1:3]
+    assert await blobs.names("logs/c-zz") == []
+    assert await blobs.names("archive/calls") == names[3:4]
+    assert await blobs.names("archive/ledger/") == await blobs.names("archive/ledger/2025-11/") == names[4:]
+
+
+async def test_what_was_used_lately_is_not_discarded(blobs: FolderBlobs) -> None:
+    name = _name(b"abc")
+    await blobs.put(name, _chunks(b"abc"))
+    assert not await blobs.discard(name, unused_since_ms=0)
+    assert await blobs.renew(name)
+    assert await blobs.exists(name)
+    assert await blobs.discard(name, unused_since_ms=1 << 60)
+    assert not await blobs.exists(name)
+    assert not await blobs.renew(name)
+    assert await blobs.discard(name, unused_since_ms=1 << 60)
+
+
+async def test_a_grant_can_be_taken_from_everybody(blobs: FolderBlobs) -> None:
+    for workspace in ("a", "b"):
+        await blobs.grant(FILED, workspace)
+    await blobs.revoke(FILED)
+    assert not await blobs.is_granted(FILED, "a")
+    assert not await blobs.is_granted(FILED, "b")
+
+
+def test_what_the_control_plane_files_is_no_name_for_clients_and_agents() -> None:
+    with pytest.raises(InvalidSpecError):
+        check_name(FILED)

@@ -6,6 +6,7 @@ leader that ended between the two), never less.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -14,35 +15,45 @@ from phalanx_control.state import events, ordered
 from phalanx_control.state.commands import ArchiveCalls, DropLedgerMonth, FileLines
 from phalanx_control.state.model import LedgerLine, State
 
-KEEP_CALLS = 2_000
-KEEP_CALLS_AT_MOST = 20_000
-KEEP_MS = 3_600_000
-"""Of ended calls and of closed lines alike."""
 AT_ONCE = 500
 FILING_SCHEMA = 2
 
 
-def calls_to_archive(state: State, log_ms: int) -> tuple[str, ...]:
-    """Returns the oldest ended calls that may go: all but the newest 2,000, those within the last hour staying up to
-    20,000. At most 500.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """What stays in the state: the newest ``calls`` that have ended, those within the last ``ms`` up to
+    ``calls_at_most``; closed lines for ``ms``.
     """
+
+    calls: int = 2_000
+    calls_at_most: int = 20_000
+    ms: int = 3_600_000
+
+
+KEEP = Keep()
+
+
+def calls_to_archive(state: State, log_ms: int, keep: Keep = KEEP) -> tuple[str, ...]:
+    """Returns the oldest ended calls that may go, at most 500."""
     held = ordered.size(state.ended_line)
-    limit = min(held - KEEP_CALLS, AT_ONCE)
+    limit = min(held - keep.calls, AT_ONCE)
     if limit <= 0:
         return ()
-    surplus = held - KEEP_CALLS_AT_MOST
+    surplus = held - keep.calls_at_most
     return tuple(
         call_id
         for place, (ended_ms, call_id) in enumerate(islice(ordered.in_order(state.ended_line), limit))
-        if place < surplus or log_ms - ended_ms > KEEP_MS
+        if place < surplus or log_ms - ended_ms > keep.ms
     )
 
 
-def lines_to_file(state: State, wall_ms: int) -> tuple[str, ...]:
-    """Returns the keys of closed lines of one month that may go: nothing in the state speaks of them any more, and
-    their leases ended more than an hour ago. At most 500, the oldest first.
+def lines_to_file(state: State, wall_ms: int, keep: Keep = KEEP) -> tuple[str, ...]:
+    """Returns the keys of closed lines of one month that may go: nothing in the state speaks of them any more.
+    At most 500, the oldest first.
     """
-    over = [(line.closed_wall_ms, key) for key, line in state.ledger.items() if _is_over(state, line, wall_ms)]
+    before_ms = wall_ms - keep.ms
+    closed = ((line.closed_wall_ms, key) for key, line in state.ledger.items() if _is_over(state, line))
+    over = [each for each in closed if each[0] < before_ms]
     if not over:
         return ()
     held = {gang for call in state.calls.values() for gang in (*call.made_gangs, call.gang_id)}
@@ -56,10 +67,9 @@ def month_of(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m")
 
 
-def _is_over(state: State, line: LedgerLine, wall_ms: int) -> bool:
+def _is_over(state: State, line: LedgerLine) -> bool:
     """A gang that was written off may still speak while the state holds it."""
-    closed = line.closed_wall_ms
-    return bool(closed) and wall_ms - closed > KEEP_MS and line.gang_id not in state.gangs
+    return bool(line.closed_wall_ms) and line.gang_id not in state.gangs
 
 
 def archive_calls(draft: Draft, command: ArchiveCalls) -> None:
@@ -72,7 +82,7 @@ def archive_calls(draft: Draft, command: ArchiveCalls) -> None:
 def file_lines(draft: Draft, command: FileLines) -> None:
     """Moves the lines into their sums, all or none: where one has gone already, the asker looks again."""
     lines = [draft.state.ledger.get(key) for key in command.keys]
-    ready = all(line is not None and _is_over(draft.state, line, draft.now.wall_ms) for line in lines)
+    ready = all(line is not None and _is_over(draft.state, line) for line in lines)
     if command.keys and ready and draft.now.schema >= FILING_SCHEMA:
         draft.add(events.LinesFiled(keys=command.keys, sums=command.sums))
 

@@ -54,9 +54,10 @@ class ClientBlobs:
         return [name for name in asked if not await self.has(name)]
 
     async def has(self, name: str) -> bool:
-        """True when the content is there and the caller's workspace may use it."""
+        """True when the content is there and the caller's workspace may use it; it stays there for a day from now."""
+        check_name(name)
         granted = await self._store.is_granted(name, caller().owner.workspace)
-        return granted and await self._store.exists(name)
+        return granted and await self._store.renew(name)
 
     async def _may_read(self, name: str) -> bool:
         workspace = caller().owner.workspace
@@ -88,6 +89,7 @@ class AgentBlobs:
         return common_pb2.BlobName(name=name)
 
     async def get(self, name: str) -> AsyncIterator[common_pb2.BlobChunk]:
+        check_name(name)
         async for chunk in _chunks(self.store, name):
             yield chunk
 

@@ -15,9 +15,9 @@ from phalanx.core.messages import Body
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 from phalanx_control.service.ports import BodyReader, ControllerPort
-from phalanx_control.service.queries import Pictures
+from phalanx_control.service.queries import Found, Pictures, Queries
 from phalanx_control.service.watch import ChangeHub
-from phalanx_control.state.model import BodyRef, Call
+from phalanx_control.state.model import BodyRef
 
 LOOK_EVERY_S = 0.1
 LOOK_WAITING_S = 1.0
@@ -27,15 +27,19 @@ LOOK_WAITING_S = 1.0
 class Follower:
     """Makes full views of calls, and follows them."""
 
-    def __init__(self, controller: ControllerPort, hub: ChangeHub, pictures: Pictures, bodies: BodyReader) -> None:
+    def __init__(
+        self, controller: ControllerPort, hub: ChangeHub, queries: Queries, pictures: Pictures, bodies: BodyReader
+    ) -> None:
         self._controller = controller
         self._hub = hub
+        self._queries = queries
         self._pictures = pictures
         self._bodies = bodies
 
-    async def view(self, call: Call) -> CallView:
+    async def view(self, found: Found) -> CallView:
         """Returns the call's view with its result and pickled exception filled in, once there are any."""
-        view = self._pictures.call(self._controller.state, call)
+        call = found.call
+        view = self._pictures.call(found.state, call)
         if not call.state.terminal:
             return view
         error = view.error
@@ -43,22 +47,22 @@ class Follower:
             error = replace(error, pickled=(await self._body(call.error_body)).data)
         return replace(view, result=await self._body(call.result), error=error)
 
-    async def follow(self, call: Call) -> AsyncIterator[CallView]:
-        """Yields the present view, one at each change, and the terminal one last. Raises NotFoundError if archived."""
-        with self._hub.watching(call.id) as changed:
+    async def follow(self, call_id: str) -> AsyncIterator[CallView]:
+        """Yields the present view, one at each change, and the terminal one last. Raises NotFoundError."""
+        with self._hub.watching(call_id) as changed:
             sent: CallView | None = None
             while True:
                 changed.clear()
-                present = self._controller.state.calls.get(call.id)
-                if present is None:
-                    raise NotFoundError(f"call {call.id} has left the recent history")
-                view = await self.view(present)
+                state = self._controller.state
+                known = state.calls.get(call_id)
+                found = Found(known, state) if known is not None and sent else await self._queries.find(call_id)
+                view = await self.view(found)
                 if view != sent:
                     yield view
                     sent = view
-                if present.state.terminal:
+                if found.call.state.terminal:
                     return
-                await _wait(changed, LOOK_WAITING_S if present.state is CallState.QUEUED else LOOK_EVERY_S)
+                await _wait(changed, LOOK_WAITING_S if found.call.state is CallState.QUEUED else LOOK_EVERY_S)
 
     async def _body(self, ref: BodyRef) -> Body:
         """Bytes that have expired leave their size behind."""

@@ -7,20 +7,25 @@ everybody sees them, but not who else's function runs there.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.ids import id_raw
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView
+from phalanx_control.archive_calls import CallArchive
+from phalanx_control.archive_index import CallFilter
 from phalanx_control.service.caller import caller
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.state.model import App, Call, Function, Gang, Node, State
+from phalanx_control.state.queries import with_lines
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
+MAX_FUNCTIONS = 1000
+"""Functions of one name, in all the versions that were ever registered, among which archived calls are looked for."""
 OTHER_USER = "other user"
 _CALL_STATES = tuple(state.value for state in CallState)
 
@@ -45,21 +50,39 @@ class Pictures(Protocol):
     def depth(self, state: State, gang_id: str) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A call, and the picture in which it is shown: for an archived one with its ledger lines put back."""
+
+    call: Call
+    state: State
+
+
 class Queries:
     """Answers for the present caller."""
 
-    def __init__(self, controller: ControllerPort, pictures: Pictures) -> None:
+    def __init__(self, controller: ControllerPort, pictures: Pictures, archive: CallArchive) -> None:
         self._controller = controller
         self._pictures = pictures
+        self._archive = archive
 
-    def call(self, call_id: str) -> Call:
-        """Raises NotFoundError where there is none in the caller's workspace."""
+    async def find(self, call_id: str) -> Found:
+        """Returns a call of the state or of the archive. Raises NotFoundError where the caller's workspace has none."""
         call = self._state.calls.get(call_id)
+        if call is None and is_call_id(call_id):
+            call = await self._archive.find(call_id)
         if call is None or call.owner.workspace != _workspace():
             raise NotFoundError(f"no call {call_id[:80]!r}", hint="gpuctl ps --all")
-        return call
+        return Found(call, await self._picture_of((call,)))
 
-    def calls(
+    async def archived(self, call_id: str) -> Call | None:
+        """Returns a call that has left the state, as far as this replica knows, so that its id is not used again."""
+        if call_id in self._state.calls:
+            return None
+        call = await self._archive.known(call_id)
+        return call if call is not None and call.owner.workspace == _workspace() else None
+
+    async def calls(
         self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False
     ) -> tuple[CallView, ...]:
         """Returns the newest calls first, at most ``limit`` of them; ``state`` and ``function`` filter."""
@@ -67,9 +90,14 @@ class Queries:
             raise InvalidSpecError(f"state {state[:40]!r}: use one of {', '.join(map(repr, _CALL_STATES))}")
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidSpecError(f"limit {limit}: use 1 to {MAX_LIMIT}")
-        found = self._matching(state, function, ended_too)
-        newest = heapq.nlargest(limit or DEFAULT_LIMIT, found, key=lambda call: (call.submitted_wall_ms, call.id))
-        return tuple(self._pictures.call(self._state, call) for call in newest)
+        limit = limit or DEFAULT_LIMIT
+        found = {call.id: call for call in self._matching(state, function, ended_too)}
+        if ended_too or CallState(state or CallState.QUEUED).terminal:
+            for call in await self._archive.newest(self._filter(state, function, limit)):
+                found.setdefault(call.id, call)
+        newest = heapq.nlargest(limit, found.values(), key=lambda call: (call.submitted_wall_ms, call.id))
+        picture = await self._picture_of(newest)
+        return tuple(self._pictures.call(picture, call) for call in newest)
 
     def function(self, function_id: str) -> Function:
         found = self._state.functions.get(function_id)
@@ -108,10 +136,11 @@ class Queries:
         mine = (gang for gang in state.gangs.values() if gang.owner.workspace == _workspace())
         return tuple(self._pictures.gang(state, gang) for gang in sorted(mine, key=lambda gang: gang.fence))
 
-    def costs(self, call_id: str, group_by: str) -> tuple[CostView, ...]:
+    async def costs(self, call_id: str, group_by: str) -> tuple[CostView, ...]:
         """Returns one call's cost, or the workspace's by function, user or phase."""
         if call_id:
-            return (self._pictures.call_cost(self._state, self.call(call_id)),)
+            found = await self.find(call_id)
+            return (self._pictures.call_cost(found.state, found.call),)
         if group_by not in ("", "function", "user", "phase"):
             raise InvalidSpecError(f"group_by {group_by[:40]!r}: use 'function', 'user' or 'phase'")
         return self._pictures.costs(self._state, _workspace(), group_by)
@@ -131,13 +160,25 @@ class Queries:
                 continue
             if call.state.terminal and not ended_too and not state:
                 continue
-            if function and not self._is_of(call, function):
+            if function and not self._is_of(call.function_id, function):
                 continue
             yield call
 
-    def _is_of(self, call: Call, function: str) -> bool:
-        label = self._pictures.label(self._state, call.function_id)
-        return function in (call.function_id, label, label.partition("@")[0], label.rpartition("/")[2])
+    def _filter(self, state: str, function: str, limit: int) -> CallFilter:
+        named = (f for f in self._state.functions if self._is_of(f, function)) if function else None
+        ids = tuple(named)[:MAX_FUNCTIONS] if named is not None else None
+        return CallFilter(workspace=_workspace(), state=state, function_ids=ids, limit=limit)
+
+    def _is_of(self, function_id: str, function: str) -> bool:
+        label = self._pictures.label(self._state, function_id)
+        return function in (function_id, label, label.partition("@")[0], label.rpartition("/")[2])
+
+    async def _picture_of(self, calls: Iterable[Call]) -> State:
+        """Returns the state with the ledger lines that these calls' costs need."""
+        state = self._state
+        gangs = {gang for call in calls for gang in (*call.made_gangs, call.gang_id)} - {""}
+        filed = [gang for gang in sorted(gangs) if gang not in state.lease_nodes]
+        return with_lines(state, await self._archive.lines_of(filed)) if filed else state
 
 
 def masked_node(state: State, view: NodeView, workspace: str) -> NodeView:
@@ -152,14 +193,18 @@ def _masked_gpu(state: State, view: GpuView, workspace: str) -> GpuView:
     return replace(view, function="", user=OTHER_USER)
 
 
-def require_call_id(text: str) -> None:
-    """Refuses what is no call id: it becomes part of keys and blob names."""
+def is_call_id(text: str) -> bool:
     try:
         id_raw(text)
     except ValueError:
-        raise InvalidSpecError(f"{text[:80]!r} is no call id: use phalanx.core.ids.new_call_id()") from None
-    if not text.startswith("c-"):
-        raise InvalidSpecError(f"{text[:80]!r} is no call id: it begins with 'c-'")
+        return False
+    return text.startswith("c-")
+
+
+def require_call_id(text: str) -> None:
+    """Refuses what is no call id: it becomes part of keys and blob names."""
+    if not is_call_id(text):
+        raise InvalidSpecError(f"{text[:80]!r} is no call id: use phalanx.core.ids.new_call_id()")
 
 
 def _workspace() -> str:

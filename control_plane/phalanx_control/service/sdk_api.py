@@ -81,6 +81,9 @@ class SdkApi(control_pb2_grpc.ControlServicer):
 
     async def SubmitCall(self, request: control_pb2.SubmitCallRequest, context: Any) -> control_pb2.SubmitCallResponse:
         args, bodies = await self._submit.args(request.call_id, wire.from_proto(Body, request.args))
+        over = await self._queries.archived(request.call_id)
+        if over is not None:
+            return control_pb2.SubmitCallResponse(log_seq=self._controller.seq, state=over.state)
         command = Submit(
             call_id=request.call_id,
             function_id=self._queries.function(request.function_id).id,
@@ -89,27 +92,29 @@ class SdkApi(control_pb2_grpc.ControlServicer):
             timeout_ms=request.timeout_ms,
         )
         await self._controller.execute(command, bodies)
-        call = self._queries.call(request.call_id)
-        return control_pb2.SubmitCallResponse(log_seq=self._controller.seq, state=call.state)
+        found = await self._queries.find(request.call_id)
+        return control_pb2.SubmitCallResponse(log_seq=self._controller.seq, state=found.call.state)
 
     async def GetCall(self, request: control_pb2.CallId, context: Any) -> control_pb2.CallView:
-        return wire.to_proto(await self._follower.view(self._queries.call(request.call_id)))
+        return wire.to_proto(await self._follower.view(await self._queries.find(request.call_id)))
 
     async def ListCalls(self, request: control_pb2.ListCallsRequest, context: Any) -> control_pb2.CallList:
-        calls = self._queries.calls(
+        calls = await self._queries.calls(
             state=request.state, function=request.function, limit=request.limit, ended_too=request.all
         )
         return control_pb2.CallList(calls=[wire.to_proto(view) for view in calls])
 
     async def WatchCall(self, request: control_pb2.CallId, context: Any) -> AsyncIterator[control_pb2.CallView]:
-        async for view in self._follower.follow(self._queries.call(request.call_id)):
+        async for view in self._follower.follow(request.call_id):
             yield wire.to_proto(view)
 
     async def CancelCall(self, request: control_pb2.CallId, context: Any) -> control_pb2.CallView:
         require_call_id(request.call_id)
-        call = self._queries.call(request.call_id)
-        await self._controller.execute(Cancel(call_id=call.id, owner=caller().owner))
-        return wire.to_proto(await self._follower.view(self._queries.call(call.id)))
+        found = await self._queries.find(request.call_id)
+        if not found.call.state.terminal:
+            await self._controller.execute(Cancel(call_id=found.call.id, owner=caller().owner))
+            found = await self._queries.find(found.call.id)
+        return wire.to_proto(await self._follower.view(found))
 
     async def GetGangAddress(self, request: control_pb2.GangAddressRequest, context: Any) -> control_pb2.GangAddress:
         function = self._queries.function(request.function_id)
@@ -118,8 +123,8 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         return wire.to_proto(address)
 
     async def GetLogSources(self, request: control_pb2.CallId, context: Any) -> control_pb2.LogSources:
-        call = self._queries.call(request.call_id)
-        sources = await self._directory.log_sources(self._controller.state, call, caller().owner)
+        found = await self._queries.find(request.call_id)
+        sources = await self._directory.log_sources(found.state, found.call, caller().owner)
         return control_pb2.LogSources(sources=[wire.to_proto(source) for source in sources])
 
     # ---- the cluster ----
@@ -131,7 +136,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         return control_pb2.GangList(gangs=[wire.to_proto(view) for view in self._queries.gangs()])
 
     async def GetCost(self, request: control_pb2.CostRequest, context: Any) -> control_pb2.CostList:
-        costs = self._queries.costs(request.call_id, request.group_by)
+        costs = await self._queries.costs(request.call_id, request.group_by)
         return control_pb2.CostList(costs=[wire.to_proto(view) for view in costs])
 
     # ---- tokens ----

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+
+from msgspec import structs
 
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState, GpuState
 from phalanx_control.state import ordered
-from phalanx_control.state.model import Call, Function, Gang, MemberState, Node, State
+from phalanx_control.state.model import Call, Function, Gang, LedgerLine, MemberState, Node, State
 
 STARTING = frozenset({GangState.PENDING, GangState.RESERVED, GangState.PREPARING, GangState.STARTING})
 WARM = frozenset({GangState.READY, GangState.BUSY})
@@ -141,6 +143,18 @@ def queue_position(state: State, call: Call) -> int:
         return 0
     key = (state.queue[call.id], call.id)
     return 1 + sum(ordered.rank(tree, key) for tree in state.lines.values())
+
+
+def with_lines(state: State, lines: Iterable[LedgerLine]) -> State:
+    """Returns the picture as if these filed lines of the ledger had not left it, to price what they belong to."""
+    ledger, lease_nodes = state.ledger, state.lease_nodes
+    for line in lines:
+        key = f"{line.gang_id}/{line.node_id}"
+        if key not in ledger:
+            ledger = ledger.set(key, line)
+            nodes = tuple(sorted((*lease_nodes.get(line.gang_id, ()), line.node_id)))
+            lease_nodes = lease_nodes.set(line.gang_id, nodes)
+    return structs.replace(state, ledger=ledger, lease_nodes=lease_nodes)
 
 
 def function_label(state: State, function_id: str) -> str:

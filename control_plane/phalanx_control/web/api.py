@@ -34,8 +34,8 @@ class Api:
     async def overview(self, request: Request) -> Response:
         nodes = self._queries.nodes()
         gpus = Counter(str(gpu.info.state) for node in nodes for gpu in node.gpus)
-        calls = Counter(view.state for view in self._queries.calls(limit=MAX_LIMIT))
-        total = self._queries.costs("", "")
+        calls = Counter(view.state for view in await self._queries.calls(limit=MAX_LIMIT))
+        total = await self._queries.costs("", "")
         return _json(
             {
                 "server": plain(self._about.view()),
@@ -49,7 +49,7 @@ class Api:
 
     async def calls(self, request: Request) -> Response:
         query = request.query_params
-        views = self._queries.calls(
+        views = await self._queries.calls(
             state=query.get("state", ""),
             function=query.get("function", ""),
             limit=_limit(query.get("limit", "")),
@@ -58,7 +58,7 @@ class Api:
         return _json({"calls": _plain_all(shown_call(view) for view in views)})
 
     async def call(self, request: Request) -> Response:
-        view = await self._follower.view(self._queries.call(request.path_params["call_id"]))
+        view = await self._follower.view(await self._queries.find(request.path_params["call_id"]))
         return _json(plain(shown_call(view)))
 
     async def nodes(self, request: Request) -> Response:
@@ -69,7 +69,7 @@ class Api:
 
     async def cost(self, request: Request) -> Response:
         query = request.query_params
-        costs = self._queries.costs(query.get("call_id", ""), query.get("group_by", ""))
+        costs = await self._queries.costs(query.get("call_id", ""), query.get("group_by", ""))
         return _json({"costs": _plain_all(costs)})
 
     async def events(self, request: Request) -> Response:
