@@ -168,6 +168,21 @@ async def test_a_leader_that_ends_between_file_and_log_loses_and_doubles_nothing
     assert [await cell.costs(by) for by in ("", "function", "user", "phase")] == bills
 
 
+async def test_a_standby_finds_what_the_leader_has_filed(cell: Cell, server: StoreServer) -> None:
+    call_id = await cell.run_call()
+    before = await cell.get(call_id)
+    name = cell.replica._settings.cell
+    async with (
+        running_replica(server, cell.folder, cell=name, replica_id="b") as standby,
+        client_of(standby, cell.client.token) as client,
+    ):
+        assert not standby.is_leader
+        await cell.keeper().round()
+        await standby._controller.wait_for_seq(cell.controller.seq)
+        assert call_id not in standby._controller.state.calls
+        assert await client.ask("GetCall", control_pb2.CallId(call_id=call_id)) == before
+
+
 async def test_a_damaged_index_is_made_anew_from_the_parts(cell: Cell, tmp_path: Path) -> None:
     call_id = await cell.run_call()
     await cell.keeper().round()

@@ -15,11 +15,13 @@ from phalanx.core import messages as m
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GangState, Outcome, Phase
 from phalanx_control.lifecycle.decide import decide
+from phalanx_control.metering.filed import sums_of
 from phalanx_control.state import commands as c
 from phalanx_control.state import events as ev
 from phalanx_control.state.model import BodyRef, Call, Gang
 from tests.support.builders import ANA, World, call_id, node_info, spec
 from tests.support.invariants import check_history, check_state
+from tests.unit.test_metering_cost import BOOK
 
 LIMITS = Limits(retries=1, disconnect_grace_s=10, scaledown_window_s=5, startup_timeout_s=20)
 SPECS = (
@@ -235,6 +237,16 @@ class Core(RuleBasedStateMachine):
             seen = c.CountersSeen(gang_id=gang.id, node_id=member.node_id, counters=counters)
             self.world.do(c.Tick(meters=(seen,)))
 
+    @rule()
+    def lines_are_filed(self) -> None:
+        """What the leader does an hour later, once the calls have left; a repetition changes nothing."""
+        world = self.world
+        over = [key for key, line in world.state.ledger.items() if line.closed_wall_ms]
+        keys = tuple(sorted(key for key in over if key.partition("/")[0] not in world.state.gangs))
+        sums = sums_of([world.state.ledger[key] for key in keys], "2023-11", BOOK)
+        assert bool(world.do(c.FileLines(keys=keys, sums=sums))) == bool(keys)
+        assert world.do(c.FileLines(keys=keys, sums=sums)) == ()
+
     # ---- nodes and leaders ----
 
     @rule(node_id=st.sampled_from(NODES), silent_ms=st.sampled_from([7_000, 20_000]), proved=st.booleans())
@@ -301,6 +313,20 @@ class Core(RuleBasedStateMachine):
         assert all(line.closed_wall_ms for line in state.ledger.values())
         check_history(self.world.history, state)
         self._nothing_ran_twice_without_retries()
+        self._every_counted_millisecond_is_billed_once()
+
+    def _every_counted_millisecond_is_billed_once(self) -> None:
+        """I9, over the ledger and its files."""
+        most: dict[tuple[str, str, str], int] = {}
+        for _, _, batch in self.world.history:
+            for event in batch:
+                if isinstance(event, ev.MeterCounted):
+                    for name, ms in event.counters.items():
+                        key = (event.gang_id, event.node_id, name)
+                        most[key] = max(ms, most.get(key, 0))
+        state = self.world.state
+        held = sum(ms for line in state.ledger.values() for ms in line.counters.values())
+        assert held + sum(each.ms for each in state.filed.values()) == sum(most.values())
 
     def _nothing_ran_twice_without_retries(self) -> None:
         once = SPECS[ONCE].function_id
