@@ -27,6 +27,10 @@ def test_a_clean_history_with_its_markers_passes() -> None:
     assert check_batches(CLEAN, MARKS) == []
 
 
+def test_lines_that_are_filed_whole_and_once_are_no_fault() -> None:
+    assert check_batches(added(filed(10_000), "GangReleased", gang_id="g-1"), MARKS) == []
+
+
 def test_a_live_call_is_no_fault_while_the_run_goes_on() -> None:
     cut = CLEAN[:6]
     assert broken(cut) == {"I1", "I7"}
@@ -59,6 +63,12 @@ OVERLAP = h.event("GangReserved", gang=h.gang("g-9", 9))
 DOUBLE_ASSIGN = h.event("CallAssigned", call_id="c-1", gang_id="g-1", attempt=2, fence=2)
 MARKED = h.event("GpuMarked", node_id="n1", gpu="GPU-n1-0", state="quarantined", reason="XID 79")
 COUNTED = h.event("MeterCounted", gang_id="g-1", node_id="n1", counters={"GPU-n1-0/busy": 6_000})
+
+
+def filed(ms: int) -> h.Event:
+    """The lines of g-1 on n1, which counted 10 s, leave the state."""
+    return h.event("LinesFiled", keys=["g-1/n1"], sums=[{"phase": "busy", "ms": ms}])
+
 
 FAULTS: dict[str, tuple[str, list[Batch]]] = {
     "an accepted call never ends": ("I1", dropped("CallCancelled", call_id="c-3")),
@@ -107,6 +117,12 @@ FAULTS: dict[str, tuple[str, list[Batch]]] = {
     ),
     "a closed meter counts on": ("I9", added(COUNTED, "MeterClosed", gang_id="g-1", node_id="n1")),
     "a meter is never closed": ("I9", dropped("MeterClosed", gang_id="g-1", node_id="n1")),
+    "a line that is open is filed": ("I9", added(filed(0), "GangReady", gang_id="g-1")),
+    "milliseconds are lost when lines are filed": ("I9", added(filed(9_999), "GangReleased", gang_id="g-1")),
+    "a line is filed twice": (
+        "I9",
+        h.after(CLEAN, place("GangReleased", gang_id="g-1"), filed(10_000), filed(10_000)),
+    ),
     "a cancelled call is started again": (
         "I13",
         added(h.event("CallRequeued", call_id="c-3"), "CallCancelling", call_id="c-3"),

@@ -17,6 +17,7 @@ class Line:
     node: str
     counters: dict[str, int] = field(default_factory=dict[str, int])
     closed: bool = False
+    filed: bool = False
 
 
 class Ledger:
@@ -29,6 +30,8 @@ class Ledger:
 
     def see(self, batch: Batch, event: Event) -> None:
         kind = event["kind"]
+        if kind == "LinesFiled":
+            self._lines_filed(batch, event)
         if not kind.startswith("Meter"):
             return
         name = f"{event['gang_id']}/{event['node_id']}"
@@ -43,6 +46,20 @@ class Ledger:
             self._counted(batch, event, line)
         elif kind == "MeterClosed":
             line.closed = True
+
+    def _lines_filed(self, batch: Batch, event: Event) -> None:
+        """Lines leave the state once, closed, and their sums hold every millisecond of a GPU and none besides."""
+        counted = 0
+        for name in event["keys"]:
+            line = self.lines.get(name)
+            if line is None or not line.closed or line.filed:
+                self._findings.add("I9", batch, f"{name} was filed and is not a closed line that was still there")
+                continue
+            line.filed = True
+            counted += sum(ms for gpu, ms in _by_gpu(line).items() if gpu)
+        summed = sum(each.get("ms", 0) for each in event["sums"])
+        if summed != counted:
+            self._findings.add("I9", batch, f"{summed} ms were filed for lines with {counted} ms")
 
     def end(self) -> None:
         """The history is over: a lease that was given back has closed lines."""
