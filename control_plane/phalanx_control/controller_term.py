@@ -33,6 +33,10 @@ _logger = logging.getLogger(__name__)
 MAX_COMMANDS = 512
 MAX_BODY_BYTES = 4 << 20
 """One batch takes at most so many commands, and bodies up to about this size."""
+ANSWERS_FIRST_S = 0.001
+"""Before a pass that nobody's command brings along, the answers of the batch before it leave."""
+PASS_LATE_MS = 20
+"""A pass that is so late goes with the commands that come, instead of behind them."""
 PASS_REST = 3
 PASS_REST_MIN_MS = 10
 PASS_REST_MAX_MS = 50
@@ -166,6 +170,8 @@ class Term:
         while not self._waiting and not self._pass_is_due():
             self._news.clear()
             await self._news_or_pass()
+        if not self._waiting:
+            await asyncio.sleep(ANSWERS_FIRST_S)
         taken: list[Pending] = []
         size = 0
         while self._waiting and len(taken) < MAX_COMMANDS and size < MAX_BODY_BYTES:
@@ -176,8 +182,10 @@ class Term:
             size += sum(len(data) for data in pending.bodies.values())
         return taken
 
-    def _pass_is_due(self) -> bool:
-        return self._owes_pass and self._clock.monotonic_ms() >= self._pass_at_ms
+    def _pass_is_due(self, *, behind: bool = False) -> bool:
+        """``behind`` commands it is due when it is late."""
+        late_ms = PASS_LATE_MS if behind else 0
+        return self._owes_pass and self._clock.monotonic_ms() >= self._pass_at_ms + late_ms
 
     async def _news_or_pass(self) -> None:
         rest_s = max(1, self._pass_at_ms - self._clock.monotonic_ms()) / 1000
@@ -216,7 +224,7 @@ class Term:
         draft = draft_batch(self._rules, state, pendings, now=self.now())
         wanted = wants_pass(draft, state)
         self._owes_pass = self._owes_pass or wanted == "later"
-        if wanted == "now" or self._pass_is_due():
+        if wanted == "now" or self._pass_is_due(behind=bool(pendings)):
             self._place(draft)
         return draft
 
