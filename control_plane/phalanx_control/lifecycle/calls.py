@@ -204,9 +204,10 @@ def _failed(draft: Draft, call: Call, said: AgentSaid, message: CallFinished) ->
 
 
 def timeout_error(call: Call, error: ErrorInfo | None = None) -> ErrorInfo:
-    """Returns the error of a call that ran into its own time limit, keeping what was reported of it."""
+    """Returns the error of a call that ran into its own time limit, naming it and keeping what was reported of it."""
     known = error or ErrorInfo()
-    message = known.message or f"ran longer than its timeout of {call.timeout_ms / 1000:g} s"
+    limit = f"ran longer than its timeout of {call.timeout_ms / 1000:g} s"
+    message = known.message if known.message and not call.timeout_ms else limit
     return replace(known, cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=message)
 
 

@@ -28,6 +28,8 @@ class CallFacts:
     state: str = "queued"
     direct: bool = False
     attempts: list[Attempt] = field(default_factory=list[Attempt])
+    fence: int = 0
+    """The last one given, also to an attempt that was given back."""
     cancelling_wall_ms: int = 0
     terminal_wall_ms: int = 0
     archived: bool = False
@@ -35,10 +37,6 @@ class CallFacts:
     @property
     def live(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts and not self.attempts[-1].ended_wall_ms else None
-
-    @property
-    def fence(self) -> int:
-        return self.attempts[-1].fence if self.attempts else 0
 
 
 class Calls:
@@ -106,7 +104,7 @@ class Calls:
             self._ran(batch, call, event)
         elif kind == "CallRequeued":
             call.state = "queued"
-            self._close(call, batch)
+            self._requeued(batch, call, began=bool(event.get("cause")))
         elif kind == "CallCancelling":
             call.state, call.cancelling_wall_ms = "cancelling", batch.wall_ms
         elif kind in TERMINAL:
@@ -118,11 +116,19 @@ class Calls:
                 "I3", batch, f"{call.id} gets attempt {event['attempt']} while {call.live.number} is live"
             )
         last = call.attempts[-1] if call.attempts else None
-        if last is not None and event["fence"] <= last.fence:
-            self._findings.add("I3", batch, f"{call.id}: fence {event['fence']} after fence {last.fence}")
+        if call.fence and event["fence"] <= call.fence:
+            self._findings.add("I3", batch, f"{call.id}: fence {event['fence']} after fence {call.fence}")
         if last is not None and event["attempt"] <= last.number:
             self._findings.add("I3", batch, f"{call.id}: attempt {event['attempt']} after attempt {last.number}")
+        call.fence = event["fence"]
         call.attempts.append(Attempt(event["attempt"], event["fence"], gang, batch.wall_ms))
+
+    def _requeued(self, batch: Batch, call: CallFacts, *, began: bool) -> None:
+        """Without a cause nothing had begun: the number is given to the next attempt. Marks of ranks would belie it."""
+        if not began and call.live is not None:
+            call.attempts.pop()
+        else:
+            self._close(call, batch)
 
     def _ran(self, batch: Batch, call: CallFacts, event: Event) -> None:
         live = call.live
