@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from phalanx.core.errors import AuthError, InvalidSpecError
+from phalanx.core.files import replace_file
 
 AGENT_LIFETIME = timedelta(hours=24)
 SERVER_LIFETIME = timedelta(days=397)
@@ -106,7 +107,7 @@ def load_or_make(data_dir: Path, cell: str, now_wall_ms: int) -> Authority:
         raise InvalidSpecError(f"{data_dir / 'ca-key.pem'} holds no elliptic-curve key")
     certificate = x509.load_pem_x509_certificate(bundle)
     path = data_dir / "ca.pem"
-    write_atomically(path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    replace_file(path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644, durable=True)
     return Authority(key, certificate, path)
 
 
@@ -141,18 +142,6 @@ def keep_secret(path: Path, make: Callable[[], bytes]) -> bytes:
             with contextlib.suppress(FileExistsError):
                 os.link(draft.name, path)
     return path.read_bytes()
-
-
-def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
-    """Replaces the file whole: readers see the old bytes or the new ones, never a part."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(draft).chmod(mode)
-    Path(draft).replace(path)
 
 
 def _new_ca(cell: str, now_wall_ms: int) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import PhalanxError
-from phalanx_control.certificates import write_atomically
+from phalanx.core.files import replace_file
 from phalanx_control.replica import Replica
 from phalanx_control.service.program_log import start_logging
 from phalanx_control.settings import Settings, parse
@@ -64,7 +64,8 @@ async def _announce(replica: Replica, settings: Settings) -> None:
     await replica.ready()
     if settings.ready_file is not None:
         said = {"pid": os.getpid(), **replica.addresses()}
-        write_atomically(settings.ready_file, json.dumps(said).encode(), mode=0o600)
+        settings.ready_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(settings.ready_file, json.dumps(said))
     logger.info("replica ready", extra=replica.addresses())
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phalanx.core.files import replace_file
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause
 from phalanx_agent.dataplane.failures import error_from_meta
@@ -43,9 +44,7 @@ def find_gangs(gangs_dir: Path) -> list[Found]:
 
 def write_peer_tickets(gang_dir: Path, tickets: tuple[str, ...]) -> None:
     """Keeps the lead's tickets to the other nodes for a restarted agent, readable by its owner only."""
-    path = gang_dir / "peers.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(tickets))
+    replace_file(gang_dir / "peers.json", json.dumps(tickets))
 
 
 def _look(directory: Path, config: GangConfig) -> Found:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.core.clock import Clock
+from phalanx.core.files import replace_file
 from phalanx.core.messages import (
     CancelCall,
     FromAgent,
@@ -338,9 +339,7 @@ class Agent:
             "unix_path": str(self._settings.unix_path),
             "data_address": self._data_address(),
         }
-        draft = path.with_name(f".{path.name}.new")
-        draft.write_text(json.dumps(ready))
-        draft.replace(path)
+        replace_file(path, json.dumps(ready))
 
     def _tls(self) -> Any:
         return self._enrolment.tls_context() if self._enrolment.identity is not None else None

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from phalanx.core.errors import SerializationError
+from phalanx.core.files import replace_file
 from phalanx.core.spec import CodeRef
 
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -37,10 +38,7 @@ class CodeStore:
         path = self._dir / f"{_digest(blob)}.callable"
         async with self._lock(blob):
             if not path.exists():
-                draft = path.with_suffix(".new")
-                draft.write_bytes(await self._checked(blob))
-                draft.chmod(0o644)
-                draft.replace(path)
+                replace_file(path, await self._checked(blob), mode=0o644)
         return path
 
     async def _bundle(self, blob: str) -> Path:

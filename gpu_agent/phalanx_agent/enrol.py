@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from phalanx.core.clock import Clock
+from phalanx.core.files import replace_file
 from phalanx_proto.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
 
 CONTROL_NAME = "phalanx-control"
@@ -121,11 +121,11 @@ class Enrolment:
         pem = made.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        write_private(path, pem)
+        replace_file(path, pem, durable=True)
         return made
 
     def _store(self, certificate_pem: bytes) -> Identity:
-        write_private(self._dir / "node.pem", certificate_pem)
+        replace_file(self._dir / "node.pem", certificate_pem, durable=True)
         identity = self._load()
         if identity is None:
             raise OSError("the control plane's certificate does not fit this node")
@@ -156,7 +156,7 @@ class Enrolment:
 
     def _remember_address(self, control: str, address: str) -> None:
         self._addresses[control] = address
-        write_private(self._dir / "agents.json", json.dumps(self._addresses).encode())
+        replace_file(self._dir / "agents.json", json.dumps(self._addresses), durable=True)
 
 
 CHANNEL_OPTIONS = (
@@ -168,17 +168,6 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", 16 << 20),
 )
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Replaces the file whole, readable by its owner only."""
-    draft = path.with_name(f".{path.name}.new")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def _read_json(path: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from phalanx.core.files import replace_file
 from phalanx.core.spec import EnvSpec
 from phalanx_agent.gang_config import GangConfig, config_to_json
 from phalanx_agent.zygote_process import StartError, ZygoteKey, ZygoteProcess, ZygoteRefusedError
@@ -74,7 +75,7 @@ class Launcher:
         gang_dir.mkdir(mode=0o711 if self._rank_user else 0o700, parents=True, exist_ok=True)
         if self._rank_user and not config.rank_user:
             config = replace(config, rank_user=self._rank_user)
-        _write(gang_dir / "gang.json", config_to_json(config))
+        replace_file(gang_dir / "gang.json", config_to_json(config))
         env = config.function.env
         light = config.function.resources.gpus == 0 or env.digest in self._unforkable
         try:
@@ -152,12 +153,6 @@ class Launcher:
             on_line,
         )
         (target / ".complete").touch()
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _see_parents_packages(target: Path) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 import grpc.aio
 
 from phalanx.core.clock import Clock
+from phalanx.core.files import replace_file
 from phalanx.core.ids import id_text
 from phalanx.core.logrecords import END, LogRecord, RecordError, decode, encode, outside_calls, parse_end
 from phalanx_agent.dataplane.follow import read_spool
@@ -216,6 +217,4 @@ def _load(path: Path) -> _Progress:
 
 
 def _save(path: Path, progress: _Progress) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps({"offset": progress.offset, "segments": progress.segments}))
-    draft.replace(path)
+    replace_file(path, json.dumps({"offset": progress.offset, "segments": progress.segments}))

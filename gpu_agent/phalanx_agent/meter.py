@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.core.clock import Clock
+from phalanx.core.files import replace_file
 from phalanx.core.messages import Counter
 from phalanx.core.states import Phase
 
@@ -165,11 +166,7 @@ class Meter:
         self._writer.submit(self._rewrite, "".join(lines))
 
     def _rewrite(self, text: str) -> None:
-        draft = self._path.with_suffix(".new")
-        draft.write_text(text)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        replace_file(self._path, text, durable=True)
         self._file.close()
         self._file = self._path.open("ab")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.core.clock import Clock
+from phalanx.core.files import replace_file
 from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx_agent.discovery.source import GpuSource, GpuUse
@@ -104,9 +105,7 @@ def save_baselines(path: Path, baselines: Mapping[str, GpuUse], *, boot_id: str)
         "boot_id": boot_id,
         "gpus": {u: {"memory_bytes": b.memory_bytes, "pids": sorted(b.pids)} for u, b in baselines.items()},
     }
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(data))
-    draft.replace(path)
+    replace_file(path, json.dumps(data))
 
 
 def measure_baselines(source: GpuSource, known: Mapping[str, GpuUse]) -> dict[str, GpuUse]:

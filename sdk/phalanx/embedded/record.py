@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from phalanx.core.files import replace_file
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -39,11 +41,7 @@ class Failure:
 
 def write_json(path: Path, value: Record | Failure) -> None:
     """Replaces ``path`` in one step; a reader sees the old or the new, never a part."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as out:
-        json.dump(asdict(value), out, indent=1)
-    fresh.replace(path)
+    replace_file(path, json.dumps(asdict(value), indent=1))
 
 
 def read_record(path: Path) -> Record | None:
