@@ -172,7 +172,7 @@ def test_exit_handlers_run_when_a_call_is_cancelled(gangs: Gangs) -> None:
     frame = keeper.outcome(call)
     assert frame.meta["outcome"] == "cancelled"
     assert frame.meta["error"]["cause"] == "cancelled"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 2, "the grace of 3 s was waited for"
     keeper.ended()
     assert "unwound" in keeper.text()
     assert "handler ran" in keeper.text()

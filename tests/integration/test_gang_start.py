@@ -79,7 +79,7 @@ def test_a_cpu_function_starts_fast_without_torch(gangs: Gangs) -> None:
     began = time.monotonic()
     keeper = gangs.one(has_torch, gpus=0)
     assert keeper.result(keeper.call()) is False
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 2
 
 
 def test_four_gangs_start_at_once_beside_a_busy_default_port(gangs: Gangs) -> None:

@@ -82,10 +82,10 @@ def crowded(count: int) -> World:
 
 
 def ms_of(world: World, n: int) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for i in range(100):
         world.submit(n + i, next(iter(world.state.functions)))
-    return (time.perf_counter() - begin) * 1000 / 100
+    return (time.process_time() - begin) * 1000 / 100
 
 
 def test_a_submit_among_many_calls_costs_about_the_same_as_among_few() -> None:
@@ -99,9 +99,9 @@ def test_a_pass_over_a_long_queue_looks_at_a_bounded_part_of_it() -> None:
     world = crowded(4_000)
     waits = [e for e in world.schedule() if isinstance(e, ev.CallWaits)]
     assert len(waits) <= 200
-    begin = time.perf_counter()
+    begin = time.process_time()
     world.schedule()
-    assert time.perf_counter() - begin < 0.25
+    assert time.process_time() - begin < 0.25
 
 
 def test_a_snapshot_makes_the_derived_indexes_again() -> None:
