@@ -181,11 +181,9 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     cpus, memory_gb: limits per rank (10^9 bytes). nodes: machines to spread over, evenly. backend: "auto" is NCCL on
     GPUs and gloo elsewhere. launch: processes to start, one "per_gpu", one "per_node", or a "single" one.
     returns: rank 0's value, or "all" for the list by rank.
-
     Durations are seconds or text such as "10m". timeout: of one execution. startup_timeout: until the gang is ready.
     grace: between SIGTERM and SIGKILL. disconnect_grace: how long a gang outlives the loss of its control plane (300).
     scaledown_window: how long an idle gang stays warm.
-
     retries: further attempts after a user exception, a timeout or running out of memory; with 0 the function runs at
     most once. Functions with retries always go through the control plane.
     env: made with `phalanx.env`. name: instead of the function's own. app: collects it for `gpuctl deploy`.
