@@ -77,7 +77,13 @@ class Calls:
             timeout_ms=offer.timeout_ms,
             body=body,
         )
-        if not await asyncio.wrap_future(self._plane.offer(offer.gang_id, record)):
+        try:
+            led_here = await asyncio.wrap_future(self._plane.offer(offer.gang_id, record))
+        except Exception as e:
+            log.exception("an offered call was not taken in", extra={"call": offer.call_id, "gang": offer.gang_id})
+            self._refuse(offer, f"the data plane failed on it: {type(e).__name__}: {e}")
+            return
+        if not led_here:
             self._refuse(offer, "the gang is not led by this node")
 
     async def _cancel(self, cancel: CancelCall) -> None:

@@ -13,11 +13,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, ConnectionFailedError
-from phalanx.core.frames import CHUNK_BYTES, HEADER_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.views import GangAddress
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
@@ -27,10 +26,8 @@ ACK_AT_ONCE_BYTES = 64 * 1024
 ACK_AT_ONCE_MS = 150
 _MAX_OWED = 128
 _COALESCE_BYTES = 256 * 1024
-_OF_CALL: dict[str, Any] = {"timeout_ms": 0, "attempt": 1}
 _BODY_BYTES_AT, _ID_AT = 8, 16
-_CALL_HEAD = encode_head(Frame(Kind.CALL, meta=_OF_CALL))[:_BODY_BYTES_AT]
-_CALL_META = encode_head(Frame(Kind.CALL, meta=_OF_CALL))[HEADER_BYTES:]
+_CALL_HEAD = encode_head(Frame(Kind.CALL))[:_BODY_BYTES_AT]
 _ACK_HEAD = encode_head(Frame(Kind.ACK))[:_ID_AT]
 _OUTCOMES = (Kind.RESULT, Kind.FAILURE, Kind.BUSY, Kind.UNKNOWN)
 
@@ -99,7 +96,7 @@ class GangConnection:
         if packed.nbytes >= MEMFD_FROM_BYTES:
             self._send_large(pending, packed)
             return pending
-        head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id, _CALL_META))
+        head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id))
         with self._sending:
             self._buffer += (head, *packed.parts)
             self._buffered.append(pending)
@@ -246,7 +243,7 @@ class GangConnection:
             self._send_chunks(pending, packed)
             return
         pending.slot = slot.number
-        meta = {**_OF_CALL, "fds": [{"size": packed.nbytes, "slot": slot.number}]}
+        meta = {"fds": [{"size": packed.nbytes, "slot": slot.number}]}
         frame = Frame(Kind.CALL, pending.id, meta, fds=[slot.fd])
         with self._sending:
             self._flush()
@@ -258,7 +255,7 @@ class GangConnection:
         for at in range(0, len(whole), CHUNK_BYTES):
             last = at + CHUNK_BYTES >= len(whole)
             chunk = whole[at : at + CHUNK_BYTES]
-            frame = Frame(Kind.CALL, pending.id, _OF_CALL if last else {}, chunk, 0 if last else MORE)
+            frame = Frame(Kind.CALL, pending.id, {}, chunk, 0 if last else MORE)
             with self._sending:
                 self._flush()
                 if not self._write([encode_head(frame), chunk]):

@@ -92,6 +92,16 @@ def test_all_values_are_put_together_in_rank_order() -> None:
     assert (bytes(whole.body), whole.meta["parts"]) == (b"aabcdd", [2, 1, 1, 2])
 
 
+@pytest.mark.parametrize(("of_n0", "of_n1", "uneven"), [(4, 4, False), (4, 5, True), (0, 0, False)])
+def test_nodes_whose_ranks_ran_different_numbers_of_collectives_are_noticed(
+    of_n0: int, of_n1: int, uneven: bool
+) -> None:
+    replies = Replies(2)
+    replies.add(0, succeeded(b"", world_seq=of_n0), 0, "n0")
+    replies.add(1, succeeded(b"", world_seq=of_n1), 0, "n1")
+    assert replies.uneven is uneven
+
+
 def test_after_a_failure_the_others_have_a_bounded_time_to_explain_it() -> None:
     replies = Replies(2)
     replies.add(0, failed(PEER), 1, "n0")

@@ -158,7 +158,12 @@ class LeadGang(Gang):
         record.fds = []
 
     def _call_meta(self, record: CallRecord) -> dict[str, Any]:
-        meta: dict[str, Any] = {"attempt": record.attempt, "timeout_ms": self._timeout_ms(record)}
+        meta: dict[str, Any] = {}
+        if record.attempt != 1:
+            meta["attempt"] = record.attempt
+        timeout_ms = self._timeout_ms(record)
+        if timeout_ms:
+            meta["timeout_ms"] = timeout_ms
         if record.fds:
             meta["fds"] = record.fds_meta
         return meta
@@ -253,6 +258,8 @@ class LeadGang(Gang):
             return
         del self._replies[record.id]
         self._finish(record, replies.combine(record.id, returns_all=self.spec.returns_all))
+        if replies.uneven:
+            self.stop_all("uneven collectives", self.spec.grace_ms)
 
     def _finish(self, record: CallRecord, outcome: Frame) -> None:
         now = now_ns()

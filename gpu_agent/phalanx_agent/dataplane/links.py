@@ -94,7 +94,7 @@ class KeeperLink:
 
     def _send_call(self, frame: Frame) -> None:
         if not frame.fds and len(frame.body) < MEMFD_FROM_BYTES:
-            before, meta = _call_head(frame.meta["attempt"], frame.meta["timeout_ms"])
+            before, meta = _call_head(tuple(frame.meta.items()))
             head = before + len(frame.body).to_bytes(8, "big") + frame.id + meta
             self._connection.send_encoded(head, frame.body)
             return
@@ -138,9 +138,9 @@ class KeeperLink:
 
 
 @lru_cache(maxsize=64)
-def _call_head(attempt: int, timeout_ms: int) -> tuple[bytes, bytes]:
+def _call_head(meta: tuple[tuple[str, int], ...]) -> tuple[bytes, bytes]:
     """Returns the part of a CALL's head before the body's size, and its meta: the same for call after call."""
-    whole = encode_head(Frame(Kind.CALL, meta={"attempt": attempt, "timeout_ms": timeout_ms}))
+    whole = encode_head(Frame(Kind.CALL, meta=dict(meta)))
     return whole[:_HEAD_BEFORE_SIZE], whole[HEADER_BYTES:]
 
 

@@ -64,6 +64,11 @@ class Replies:
             return True
         return self.failed and now_ns - self.failed_ns > AFTER_FAILURE_MS * 1_000_000
 
+    @property
+    def uneven(self) -> bool:
+        """All succeeded, but the nodes' ranks ran different numbers of collectives: the gang is not used again."""
+        return not self.errors and len({int(f.meta.get("world_seq") or 0) for f in self.frames.values()}) > 1
+
     def combine(self, call: bytes, *, returns_all: bool) -> Frame:
         """Returns the one frame that the caller gets."""
         busy_ms = max((int(f.meta.get("busy_ms", 0)) for f in self.frames.values()), default=0)

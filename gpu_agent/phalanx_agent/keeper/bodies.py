@@ -44,7 +44,7 @@ class Loans:
 
 def for_ranks(call: QueuedCall) -> Frame:
     """Returns the frame that hands ``call`` over. A large inline body moves into memory first, once for all ranks."""
-    meta = {"attempt": call.attempt}
+    meta: dict[str, Any] = {"attempt": call.attempt} if call.attempt != 1 else {}
     if call.fds:
         return Frame(Kind.CALL, call.id, {**meta, "fds": call.meta["fds"]}, fds=call.fds)
     if len(call.body) < MEMFD_BYTES:

@@ -103,9 +103,10 @@ class CallBook:
 
 def result_meta(replies: list[Reply], *, busy_ms: int, all_parts: bool) -> dict[str, Any]:
     """Returns what every RESULT of a gang says, without its memory."""
-    meta: dict[str, Any] = {"busy_ms": busy_ms}
+    meta: dict[str, Any] = {"busy_ms": busy_ms} if busy_ms else {}
     sequences = {int(r.meta.get("seq", 0)) for r in replies}
-    meta["world_seq"] = max(sequences)
+    if any(sequences):
+        meta["world_seq"] = max(sequences)
     if len(sequences) > 1:
         meta["uneven"] = True
     if all_parts:

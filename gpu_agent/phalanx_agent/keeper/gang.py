@@ -208,7 +208,9 @@ class Gang:
         all_parts = self.config.function.returns == "all"
         meta = result_meta(replies, busy_ms=now - self.book.started_ms, all_parts=all_parts)
         body, fds, slots = bodies.result_of(replies, meta, all_parts=all_parts)
-        meta["released"] = self._released(replies)
+        released = self._released(replies)
+        if released:
+            meta["released"] = released
         for rank in self.ranks:
             if rank.rank in slots:
                 rank.loaned_slots[call.id] = slots[rank.rank]

@@ -79,7 +79,6 @@ class Server:
     def _call(self, frame: Frame) -> None:
         call_id = id_text("c", frame.id)
         attempt = int(frame.meta.get("attempt", 1))
-        os.environ["PHALANX_CALL"] = call_id
         install(replace(self.context, call_id=call_id, attempt=attempt))
         self.markers.write("start", call=call_id, attempt=attempt)
         ran = self._run(frame)
@@ -94,7 +93,6 @@ class Server:
         else:
             self._fail(frame.id, ran.error)
         del ran
-        os.environ.pop("PHALANX_CALL", None)
         if self.config.world_size == 1:
             self.state.restore()
         self._give_back_late()
@@ -145,8 +143,11 @@ class Server:
         body, meta, fds = self.results.body(packed)
         ran.value = None
         del packed
-        meta["released"] = [c.hex() for c in self.arguments.take_back()]
-        meta["seq"] = self._sequence()
+        released = self.arguments.take_back()
+        if released:
+            meta["released"] = [c.hex() for c in released]
+        if self.config.world_size > 1:
+            meta["seq"] = group.sequence_number()
         self.link.send(Frame(Kind.RESULT, call, meta, body, fds=fds))
         self.results.sent([f["slot"] for f in meta.get("fds", ())])
 

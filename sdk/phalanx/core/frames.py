@@ -8,7 +8,8 @@ The same frames run between client and lead agent (Unix socket or TLS), between 
 agent and keeper (Unix socket) and between keeper and rank (socketpair). Over Unix sockets a body may travel as
 sealed-size memory instead: ``fd_count`` descriptors ride on the header's first byte and ``meta["fds"]`` lists
 ``{"size": bytes, "slot": id}`` for each. Bodies longer than CHUNK_BYTES are split into several frames of the same id
-and kind, all but the last with MORE set, so that nobody waits behind a large one.
+and kind, all but the last with MORE set, so that nobody waits behind a large one. A meta key that is left out means
+0, "", false or none; ``attempt`` left out means 1: short calls travel without any meta.
 
     kind      from → to               meta
     HELLO     client → agent          ticket, client          also lead → peer agent: ticket of kind "peer"
@@ -41,10 +42,12 @@ import json
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 VERSION = 1
 _HEADER = struct.Struct("!BBBBIQ16s")
+_unpack_head = _HEADER.unpack_from
+_pack_head = _HEADER.pack
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
 HEADER_BYTES = _HEADER.size
@@ -52,7 +55,6 @@ CHUNK_BYTES = 1 << 20
 MAX_META_BYTES = 1 << 20
 MORE = 1
 NO_ID = bytes(16)
-_encode_meta = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Kind(IntEnum):
@@ -81,6 +83,9 @@ class Kind(IntEnum):
     PONG = 23
 
 
+_KINDS = {int(k): k for k in Kind}
+
+
 class FrameError(ValueError):
     """Bytes that are not frames; the connection that sent them is closed."""
 
@@ -102,8 +107,8 @@ class Frame:
 def encode_head(frame: Frame) -> bytes:
     """Returns header and meta; the body follows as it is, uncopied, from ``frame.body``."""
     meta = _to_json(frame.meta).encode() if frame.meta else b""
-    head = _HEADER.pack(VERSION, frame.kind, frame.flags, len(frame.fds), len(meta), len(frame.body), frame.id)
-    return head + meta
+    head = _pack_head(VERSION, frame.kind, frame.flags, len(frame.fds), len(meta), len(frame.body), frame.id)
+    return head + meta if meta else head
 
 
 class Decoder:
@@ -135,34 +140,43 @@ class Decoder:
         out: list[Frame] = []
         at = 0
         buffer = self._buffer
-        while len(buffer) - at >= HEADER_BYTES:
-            frame, end = self._one(at)
-            if frame is None:
+        size = len(buffer)
+        while size - at >= HEADER_BYTES:
+            version, kind, flags, fd_count, meta_bytes, body_bytes, raw_id = _unpack_head(buffer, at)
+            if version != VERSION:
+                raise FrameError(f"frame version {version}, expected {VERSION}")
+            if meta_bytes > MAX_META_BYTES or body_bytes > self._max_body_bytes:
+                raise FrameError(f"frame of {meta_bytes} + {body_bytes} bytes is over the limit")
+            body_at = at + HEADER_BYTES + meta_bytes
+            end = body_at + body_bytes
+            if size < end:
                 break
-            out.append(frame)
+            meta = _read_meta(buffer[at + HEADER_BYTES : body_at], kind) if meta_bytes else {}
+            known = _KINDS.get(kind)
+            if known is None:
+                raise FrameError(f"frame of kind {kind} does not parse: there is no such kind")
+            if len(self._fds) < fd_count:
+                raise FrameError(f"frame of kind {kind} lacks its meta object or its descriptors")
+            fds = self._claim(fd_count) if fd_count else []
+            body = bytes(memoryview(buffer)[body_at:end]) if body_bytes else b""
+            out.append(Frame(known, raw_id, meta, body, flags, fds))
             at = end
-        if at:
+        if at == size:
+            buffer.clear()
+        elif at:
             del buffer[:at]
         return out
 
-    def _one(self, at: int) -> tuple[Frame | None, int]:
-        version, kind, flags, fd_count, meta_bytes, body_bytes, raw_id = _HEADER.unpack_from(self._buffer, at)
-        if version != VERSION:
-            raise FrameError(f"frame version {version}, expected {VERSION}")
-        if meta_bytes > MAX_META_BYTES or body_bytes > self._max_body_bytes:
-            raise FrameError(f"frame of {meta_bytes} + {body_bytes} bytes is over the limit")
-        meta_at = at + HEADER_BYTES
-        body_at = meta_at + meta_bytes
-        end = body_at + body_bytes
-        if len(self._buffer) < end:
-            return None, at
-        try:
-            known = Kind(kind)
-            meta = _from_json(self._buffer[meta_at:body_at].decode()) if meta_bytes else {}
-        except (ValueError, RecursionError) as e:
-            raise FrameError(f"frame of kind {kind} does not parse: {e}") from e
-        if not isinstance(meta, dict) or len(self._fds) < fd_count:
-            raise FrameError(f"frame of kind {kind} lacks its meta object or its descriptors")
-        fds, self._fds = self._fds[:fd_count], self._fds[fd_count:]
-        body = bytes(memoryview(self._buffer)[body_at:end])
-        return Frame(known, raw_id, meta, body, flags, fds), end
+    def _claim(self, count: int) -> list[int]:
+        fds, self._fds = self._fds[:count], self._fds[count:]
+        return fds
+
+
+def _read_meta(data: bytearray, kind: int) -> dict[str, Any]:
+    try:
+        meta = _from_json(data.decode())
+    except (ValueError, RecursionError) as e:
+        raise FrameError(f"frame of kind {kind} does not parse: {e}") from e
+    if not isinstance(meta, dict):
+        raise FrameError(f"frame of kind {kind} lacks its meta object")
+    return cast("dict[str, Any]", meta)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from base64 import b32encode
 from typing import NewType
 
 CallId = NewType("CallId", str)
@@ -15,6 +16,8 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {c: i for i, c in enumerate(_ALPHABET)}
 RAW_BYTES = 16
 _TEXT_CHARS = 26
+_PADDING = bytes(4)
+_TO_OURS = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET.encode())
 
 
 def new_raw_id() -> bytes:
@@ -24,12 +27,7 @@ def new_raw_id() -> bytes:
 
 def id_text(prefix: str, raw: bytes) -> str:
     """Writes 16 bytes as ``<prefix>-<26 characters>``."""
-    value = int.from_bytes(raw, "big")
-    chars = [""] * _TEXT_CHARS
-    for i in range(_TEXT_CHARS - 1, -1, -1):
-        chars[i] = _ALPHABET[value & 31]
-        value >>= 5
-    return f"{prefix}-{''.join(chars)}"
+    return f"{prefix}-{b32encode(_PADDING + raw)[-_TEXT_CHARS:].translate(_TO_OURS).decode()}"
 
 
 def id_raw(text: str) -> bytes:
