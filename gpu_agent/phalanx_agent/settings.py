@@ -98,7 +98,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("simulate-memory-gb", "memory of each simulated GPU, in 10^9 bytes", default="80")
     add("ready-file", "written, whole, once the agent is reachable")
     add("rank-user", "unprivileged user that ranks run as, where the agent is root")
-    add("pool", "pool of nodes that this one is scheduled with", default="default")
+    add("pool", "pool that this node is shown in; gangs are not kept to one pool yet", default="default")
     parser.add_argument(
         "--end-gangs-on-exit",
         action="store_true",
