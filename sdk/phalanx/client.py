@@ -100,9 +100,6 @@ class Client:
         answer = self._unary("ResolveFunction", control_pb2.ResolveFunctionRequest(app=app, name=name))
         return wire.from_proto(FunctionView, answer.view), wire.from_proto(FunctionSpec, answer.function)
 
-    def list_functions(self) -> tuple[FunctionView, ...]:
-        return tuple(wire.from_proto(FunctionView, f) for f in self._unary("ListFunctions", _EMPTY).functions)
-
     def put_missing(self, blobs: dict[str, bytes]) -> None:
         """Uploads those of ``blobs``, by content name, that the cluster lacks."""
         if not blobs:

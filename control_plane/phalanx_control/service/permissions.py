@@ -45,7 +45,6 @@ RPCS: dict[str, Row] = {
     CONTROL + "RegisterFunction": Row(Need.MEMBER, to_leader=True),
     CONTROL + "DeployApp": Row(Need.MEMBER, to_leader=True),
     CONTROL + "ResolveFunction": Row(Need.VIEWER),
-    CONTROL + "ListFunctions": Row(Need.VIEWER),
     CONTROL + "SubmitCall": Row(Need.MEMBER, to_leader=True),
     CONTROL + "GetCall": Row(Need.VIEWER),
     CONTROL + "ListCalls": Row(Need.VIEWER),

@@ -114,10 +114,6 @@ class Queries:
     def functions_of(self, app: App) -> tuple[FunctionView, ...]:
         return tuple(self._pictures.function(self._state, app, name) for name in sorted(app.functions))
 
-    def functions(self) -> tuple[FunctionView, ...]:
-        apps = (app for app in self._state.apps.values() if app.workspace == _workspace())
-        return tuple(view for app in sorted(apps, key=lambda app: app.name) for view in self.functions_of(app))
-
     def resolve(self, app_name: str, name: str) -> tuple[FunctionView, Function]:
         """Returns a deployed function by its names."""
         app = self.app(app_name)

@@ -74,9 +74,6 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         view, function = self._queries.resolve(request.app, request.name)
         return control_pb2.ResolvedFunction(view=wire.to_proto(view), function=wire.to_proto(function.spec))
 
-    async def ListFunctions(self, request: control_pb2.Empty, context: Any) -> control_pb2.FunctionList:
-        return control_pb2.FunctionList(functions=[wire.to_proto(view) for view in self._queries.functions()])
-
     # ---- calls ----
 
     async def SubmitCall(self, request: control_pb2.SubmitCallRequest, context: Any) -> control_pb2.SubmitCallResponse:

@@ -101,12 +101,6 @@ class FunctionView(_message.Message):
     calls: int
     def __init__(self, app: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., function_id: _Optional[str] = ..., deployed_ms: _Optional[int] = ..., calls: _Optional[int] = ...) -> None: ...
 
-class FunctionList(_message.Message):
-    __slots__ = ("functions",)
-    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
-    functions: _containers.RepeatedCompositeFieldContainer[FunctionView]
-    def __init__(self, functions: _Optional[_Iterable[_Union[FunctionView, _Mapping]]] = ...) -> None: ...
-
 class SubmitCallRequest(_message.Message):
     __slots__ = ("call_id", "function_id", "args", "timeout_ms")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]

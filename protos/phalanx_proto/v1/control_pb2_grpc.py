@@ -71,11 +71,6 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.ResolveFunctionRequest.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.ResolvedFunction.FromString,
                 _registered_method=True)
-        self.ListFunctions = channel.unary_unary(
-                '/phalanx.v1.Control/ListFunctions',
-                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
-                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.FunctionList.FromString,
-                _registered_method=True)
         self.SubmitCall = channel.unary_unary(
                 '/phalanx.v1.Control/SubmitCall',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.SubmitCallRequest.SerializeToString,
@@ -200,12 +195,6 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResolveFunction(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListFunctions(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -349,11 +338,6 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ResolveFunction,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.ResolveFunctionRequest.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.ResolvedFunction.SerializeToString,
-            ),
-            'ListFunctions': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListFunctions,
-                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
-                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.FunctionList.SerializeToString,
             ),
             'SubmitCall': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitCall,
@@ -625,33 +609,6 @@ class Control(object):
             '/phalanx.v1.Control/ResolveFunction',
             phalanx__proto_dot_v1_dot_control__pb2.ResolveFunctionRequest.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.ResolvedFunction.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListFunctions(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/phalanx.v1.Control/ListFunctions',
-            phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
-            phalanx__proto_dot_v1_dot_control__pb2.FunctionList.FromString,
             options,
             channel_credentials,
             insecure,

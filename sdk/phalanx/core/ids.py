@@ -8,9 +8,6 @@ from typing import NewType
 
 CallId = NewType("CallId", str)
 GangId = NewType("GangId", str)
-NodeId = NewType("NodeId", str)
-FunctionId = NewType("FunctionId", str)
-GpuUuid = NewType("GpuUuid", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {c: i for i, c in enumerate(_ALPHABET)}
