@@ -108,6 +108,19 @@ def test_the_leads_end_takes_the_other_node_along(nodes: tuple[TestPlane, TestPl
     assert nodes[0].wait_for(KeeperEnded)[0].error.signal == 9
 
 
+def test_the_end_of_the_leads_ranks_is_told_after_the_end_of_their_call(nodes: tuple[TestPlane, TestPlane]) -> None:
+    mine, theirs = gang_of_two(nodes, held=True)
+    call = new_call()
+    nodes[0].offer(call)
+    theirs.wait_for(Kind.CALL)
+    mine.fail(call, cause="user_exception", type_name="ValueError", message="boom", rank=1)
+    mine.end(error={"cause": "user_exception", "message": "boom", "rank": 1})
+    theirs.wait_for(Kind.STOP)
+    nodes[0].wait_for(KeeperEnded)
+    kinds = [type(event) for event in nodes[0].events if isinstance(event, CallEnded | KeeperEnded)]
+    assert kinds == [CallEnded, KeeperEnded]
+
+
 def test_a_cancel_reaches_every_node(nodes: tuple[TestPlane, TestPlane]) -> None:
     mine, theirs = gang_of_two(nodes, held=True)
     call = new_call()

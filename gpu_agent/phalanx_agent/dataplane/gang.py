@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[PlaneEvent], None]
 STOP_SLACK_MS = 10_000
+SETTLE_BOUND_MS = 3_000
+"""How long the end of a gang's ranks is kept back until it is known how their call ended."""
 
 
 class Gang:
@@ -36,6 +38,8 @@ class Gang:
         self.step = 0
         self.touched_ns = now_ns()
         self.state: Frame | None = None
+        self._end_to_tell: KeeperEnded | None = None
+        self._tell_end_by_ns = 0
         self.keeper = KeeperLink(
             loop,
             spec.keeper_socket,
@@ -61,6 +65,11 @@ class Gang:
         """The local ranks are gone; ``error`` says why, unless they ended cleanly."""
         raise NotImplementedError
 
+    @property
+    def settled(self) -> bool:
+        """Says whether nothing is left to say of the calls that the ranks ran."""
+        return True
+
     def stop_all(self, reason: str, grace_ms: int) -> None:
         """Ends the gang on every node that this one speaks for."""
         self.stop_local(reason, grace_ms)
@@ -71,8 +80,8 @@ class Gang:
 
     def check(self, now: int) -> None:
         """Called every few milliseconds while calls are at work, and every second otherwise."""
-        del now
         self.keeper.flush()
+        self._tell_end(now)
 
     def close(self) -> None:
         """Lets go of the keeper without ending it."""
@@ -156,15 +165,21 @@ class Gang:
         self._say_ended(False, error, meta, lost=True)
 
     def _say_ended(self, clean: bool, error: ErrorInfo, meta: dict[str, Any], *, lost: bool = False) -> None:
-        self.emit(
-            KeeperEnded(
-                gang_id=self.spec.gang_id,
-                clean=clean,
-                error=error,
-                counters=_counters(meta.get("counters")),
-                lost=lost,
-            )
+        self._end_to_tell = KeeperEnded(
+            gang_id=self.spec.gang_id,
+            clean=clean,
+            error=error,
+            counters=_counters(meta.get("counters")),
+            lost=lost,
         )
+        self._tell_end_by_ns = now_ns() + SETTLE_BOUND_MS * 1_000_000
+        self._tell_end(now_ns())
+
+    def _tell_end(self, now: int) -> None:
+        """A gang's end releases it at the control plane: how its call ended must be said before."""
+        if self._end_to_tell is not None and (self.settled or now > self._tell_end_by_ns):
+            self.emit(self._end_to_tell)
+            self._end_to_tell = None
 
 
 def ended_error(frame: Frame, node_id: str) -> ErrorInfo:

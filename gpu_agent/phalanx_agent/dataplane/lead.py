@@ -371,8 +371,11 @@ class LeadGang(Gang):
 
     # ---- time ----
 
+    @property
+    def settled(self) -> bool:
+        return not self._replies
+
     def check(self, now: int) -> None:
-        super().check(now)
         self._check_head(now)
         for call, replies in tuple(self._replies.items()):
             record = self.table.get(call)
@@ -383,6 +386,7 @@ class LeadGang(Gang):
             for record in self.queue.take_if(lambda r: r.origin is Origin.DIRECT and r.arrived_ns < slow):
                 self._give_back(record, "it waited too long")
         self._outcomes.check(now)
+        super().check(now)
 
     def _check_head(self, now: int) -> None:
         if not self._sent:
