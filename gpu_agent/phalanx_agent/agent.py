@@ -298,6 +298,7 @@ class Agent:
         while True:
             await asyncio.sleep(TICK_S)
             self.tell(ev.Tick(silent_ms=self._session.silent_ms))
+            self._plane.ping_keepers()
 
     async def _end_gangs(self) -> None:
         """Ends every gang and waits until the control plane knows, or a bound has passed."""

@@ -87,6 +87,11 @@ class Gang:
         """Lets go of the keeper without ending it."""
         self.keeper.close()
 
+    def ping(self) -> None:
+        """Tells the keeper that this agent is alive: it ends a gang whose agent falls silent."""
+        if not self.ended:
+            self.keeper.send(Frame(Kind.PING))
+
     def stop_local(self, reason: str, grace_ms: int) -> None:
         first, self.stopping = not self.stopping, True
         if self.ended:
@@ -108,7 +113,7 @@ class Gang:
             self._rank(frame)
         elif kind is Kind.ENDED:
             self._ended(frame)
-        else:
+        elif kind is not Kind.PONG:
             self.on_frame(frame)
 
     def _state(self, frame: Frame) -> None:

@@ -131,6 +131,10 @@ class DataPlane:
         """The control plane has the call's outcome."""
         self._loop.post(lambda: self._acknowledge(gang_id, call_id, attempt))
 
+    def ping_keepers(self) -> None:
+        """Tells every keeper that the agent lives, its event loop and this thread alike."""
+        self._loop.post(self._ping_keepers)
+
     def snapshots(self) -> Future[list[GangSnapshot]]:
         """Returns the fast facts of every gang that is led here, and of the others what their keepers tell."""
         return self._loop.ask(self._snapshots)
@@ -246,6 +250,10 @@ class DataPlane:
             self._loop, spec, node_id=self.node_id, epoch=self._settings.epoch, emit=self._emit
         )
         self._start_busy_timer()
+
+    def _ping_keepers(self) -> None:
+        for gang in tuple(self._gangs.values()):
+            gang.ping()
 
     def _close_gang(self, gang_id: str) -> None:
         gang = self._gangs.pop(gang_id, None)

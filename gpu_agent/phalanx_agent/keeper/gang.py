@@ -31,6 +31,8 @@ from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
 OTHERS_ANSWER_WITHIN_MS = 500
+SHORTEST_SILENCE_MS = 5_000
+"""A busy machine's agent may be that late with its pings; gangs of a lost node are written off after 8 s."""
 RETAIN_WITHOUT_AGENT_MS = 600_000
 
 
@@ -79,6 +81,13 @@ class Gang:
         elif grace_ms:
             self.loop.at("disconnect", now + grace_ms, lambda: self._abandoned(grace_ms))
 
+    def _expect_agent(self) -> None:
+        """An agent that pings and then falls silent is as good as gone, though its connection stands."""
+        grace_ms = int(self.config.function.limits.disconnect_grace_s * 1000)
+        if grace_ms and self.why is None:
+            silent_ms = max(grace_ms, SHORTEST_SILENCE_MS)
+            self.loop.at("disconnect", self.clock.monotonic_ms() + silent_ms, lambda: self._abandoned(silent_ms))
+
     def from_agent(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.CALL:
@@ -93,6 +102,7 @@ class Gang:
                 self._release_results(frame.id)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
+                self._expect_agent()
             case _:
                 close_fds(frame.fds)
 
@@ -409,7 +419,7 @@ class Gang:
         )
 
     def _abandoned(self, grace_ms: int) -> None:
-        text = f"no agent was attached for {grace_ms} ms (disconnect_grace)"
+        text = f"no agent was there for {grace_ms} ms (disconnect_grace)"
         self._end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
 
     def _end(self, why: Why, grace_ms: int) -> None:
