@@ -257,7 +257,7 @@ def test_calls_run_one_at_a_time_and_turn_by_turn_between_clients(plane: TestPla
     keeper.wait_for(Kind.CALL)
     assert keeper.calls() == [mine[0]]
     for done in (1, 2, 3):
-        keeper.finish(keeper.calls()[-1])
+        keeper.finish(keeper.calls()[done - 1])
         keeper.wait_for(Kind.CALL, done + 1)
     assert keeper.calls() == [mine[0], mine[1], theirs, mine[2]]
 
