@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from phalanx.core.clock import Clock
 from phalanx.core.files import replace_file
 from phalanx.core.ids import id_text
 from phalanx.core.logrecords import END, LogRecord, RecordError, decode, encode, outside_calls, parse_end
+from phalanx_agent import traces
 from phalanx_agent.dataplane.follow import read_spool
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class LogKeeper:
             self._tasks.pop(gang_id, None)
             self._wake.pop(gang_id, None)
         self._closing.discard(gang_id)
-        await asyncio.to_thread(shutil.rmtree, gang_dir, ignore_errors=True)
+        await asyncio.to_thread(traces.remove, gang_dir)
 
     async def _upload(self, gang_id: str, uploader: SpoolUploader) -> None:
         while True:

@@ -29,6 +29,7 @@ from phalanx_agent.keeper.namespaces import Walls
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import Nest, RankMain, RankProcess, spawn
 from phalanx_agent.keeper.report import Evidence
+from phalanx_agent.traces import tmp_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ def _pipe(gang: Gang, pipe: OutputPipe) -> None:
 
 
 def _private_tmp(config: GangConfig) -> Path:
-    path = Path(tempfile.mkdtemp(prefix=f"px-{config.gang_id[-8:]}-"))
+    path = Path(tempfile.mkdtemp(prefix=tmp_prefix(config.gang_id)))
     if config.rank_user and os.geteuid() == 0:
         entry = pwd.getpwnam(config.rank_user)
         os.chown(path, entry.pw_uid, entry.pw_gid)
