@@ -20,6 +20,7 @@ import numpy as np
 import phalanx
 from benchmarks.peers.client import HERE, PeerProcess
 from benchmarks.report import Row, machine, table, write
+from phalanx.embedded import running
 
 ARRAY_MB = 100
 
@@ -201,9 +202,10 @@ def measure_cold(ray: PeerProcess, rounds: int) -> Row:
 
 def measure_memory() -> Row:
     """Proportional set size of store, control plane and agent, at rest; the zygotes are not counted."""
-    from phalanx.embedded import process_ids
-
-    ours = [sum(pss_mb(pid) for pid in process_ids().values())]
+    cluster = running()
+    if cluster is None:
+        raise RuntimeError("no embedded cluster is running: nothing to measure")
+    ours = [sum(pss_mb(pid) for pid in cluster.pids.values())]
     return Row(
         name="idle memory of control plane + agent + store", unit="MB", ours=ours, peer=[], aim=200, kind="value"
     )
