@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -37,6 +38,7 @@ BUSY_CHECK_MS = 20
 IDLE_CHECK_MS = 1000
 CLIENT_QUEUE_BYTES = 256 << 20
 _BACKLOG = 512
+EXIT_BUG = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +177,12 @@ class DataPlane:
     # ---- inside ----
 
     def _run(self) -> None:
+        """A bug here ends the whole agent: whoever starts it again adopts the keepers, which nothing has touched."""
         try:
             self._loop.run()
         except Exception:
-            log.exception("the data plane ended")
-            raise
+            log.exception("the data plane ended, and the agent with it")
+            os._exit(EXIT_BUG)
 
     def _listen_unix(self) -> None:
         path = self._settings.unix_path
