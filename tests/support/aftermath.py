@@ -9,9 +9,11 @@ is not the fold of its history, and on whatever the cluster leaves behind on the
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from phalanx import connection
 from phalanx.client import Client
 from phalanx.connection import Connection
 from tests.support.cluster import CELL, Cluster
-from tests.support.history_checker import batch_of_entry, check_batches, read_markers
+from tests.support.history_checker import Batch, Marker, batch_of_entry, check_batches, read_markers
 from tests.support.wait import wait_until
 
 REST_S = 60.0
@@ -48,8 +50,13 @@ def use(cluster: Cluster, replica: int = 0) -> Client:
 def come_to_rest(cluster: Cluster) -> None:
     """Waits until every call has ended and every GPU is free."""
     client = cluster.connect(cluster.leader())
-    wait_until(lambda: not client.list_calls(), "every call has ended", REST_S)
-    wait_until(lambda: not live_gangs(client), "every gang was given back", REST_S)
+    try:
+        wait_until(lambda: not client.list_calls(), "every call has ended", REST_S)
+        wait_until(lambda: not live_gangs(client), "every gang was given back", REST_S)
+    except AssertionError as e:
+        names = [*(c.call_id for c in client.list_calls()), *live_gangs(client)]
+        told = evidence([batch_of_entry(entry) for entry in cluster.history()], read_markers(cluster.markers), names)
+        raise AssertionError("\n".join([str(e), *told])) from None
     busy = [g for node in client.list_nodes() for g in node.gpus if g.gang_id or g.info.state != "free"]
     assert not busy, f"GPUs are not free: {busy}"
 
@@ -60,10 +67,22 @@ def live_gangs(client: Client) -> list[str]:
 
 def assert_history_holds(cluster: Cluster) -> None:
     """Fails on every invariant that the history and the ranks' own marks show to be broken."""
-    violations = check_batches([batch_of_entry(e) for e in cluster.history()], read_markers(cluster.markers))
-    assert not violations, "\n".join(map(str, violations))
+    batches, markers = [batch_of_entry(e) for e in cluster.history()], read_markers(cluster.markers)
+    violations = check_batches(batches, markers)
+    names = [word for v in violations for word in re.findall(r"[cg]-[0-9a-z]{26}", v.text)]
+    assert not violations, "\n".join([*map(str, violations), *evidence(batches, markers, names)])
     said = archive_check(cluster)
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+def evidence(batches: list[Batch], markers: list[Marker], names: list[str]) -> Iterator[str]:
+    """Yields all that the history and the ranks say of the named calls and gangs."""
+    for batch in batches:
+        for event in batch.events:
+            text = json.dumps(event)
+            if any(name in text for name in names):
+                yield f"{batch.seq} by {batch.leader} at {batch.wall_ms}: {text[:600]}"
+    yield from (f"rank: {marker}" for marker in markers if marker.call in names)
 
 
 def archive_check(cluster: Cluster) -> subprocess.CompletedProcess[str]:

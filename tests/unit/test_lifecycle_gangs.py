@@ -163,6 +163,20 @@ def test_a_clean_end_without_a_word_about_the_running_call_is_infrastructure() -
     assert world.call(call_id(1)).tries == {"infrastructure": 1}
 
 
+def test_a_call_beside_one_that_was_cancelled_is_not_told_that_it_was() -> None:
+    world, f = two_nodes(Limits(retries=1))
+    gang = world.ready_gang(f)
+    world.submit(2, f)
+    world.schedule()
+    world.start(call_id(1))
+    world.start(call_id(2))
+    world.finish(call_id(1), Outcome.CANCELLED)
+    world.end(gang, error=m.ErrorInfo(cause=Cause.CANCELLED, message="the call was cancelled while it ran"))
+    assert world.call(call_id(1)).state is CallState.CANCELLED
+    other = world.call(call_id(2))
+    assert (other.state, other.tries) == (CallState.QUEUED, {"infrastructure": 1})
+
+
 def test_an_end_without_a_reason_is_reported_as_such() -> None:
     world, f = two_nodes()
     gang = world.ready_gang(f)

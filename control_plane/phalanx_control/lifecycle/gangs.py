@@ -157,7 +157,7 @@ def _settle_calls(draft: Draft, gang: Gang) -> None:
 
     Of a lost lead it is not known how far it came: what may not run twice is not run again.
     """
-    error = gang.error or failures.infrastructure(gang.stop_reason or "its gang ended")
+    error = _error_of_others(gang)
     running = _running(draft, gang)
     lead_lost = not gang.members[0].ended
     for call in (draft.call(call_id) for call_id in gang.calls):
@@ -173,6 +173,15 @@ def _settle_calls(draft: Draft, gang: Gang) -> None:
         else:
             draft.add(events.CallRequeued(call_id=call.id, reason="its gang ended before it began"))
     _settle_waiting(draft, gang)
+
+
+def _error_of_others(gang: Gang) -> ErrorInfo:
+    """What ended a gang, for the calls that have no outcome of their own: the cancelled one has."""
+    if gang.error is None:
+        return failures.infrastructure(gang.stop_reason or "its gang ended")
+    if gang.error.cause in (Cause.CANCELLED, Cause.TIMEOUT):
+        return failures.infrastructure(f"its gang was ended with another call: {failures.summary(gang.error)}")
+    return gang.error
 
 
 def _running(draft: Draft, gang: Gang) -> str:
