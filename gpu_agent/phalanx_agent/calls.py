@@ -87,7 +87,9 @@ class Calls:
             self._refuse(offer, "the gang is not led by this node")
 
     async def _cancel(self, cancel: CancelCall) -> None:
-        here = await asyncio.wrap_future(self._plane.cancel(cancel.gang_id, cancel.call_id, cancel.grace_ms))
+        here = await asyncio.wrap_future(
+            self._plane.cancel(cancel.gang_id, cancel.call_id, cancel.grace_ms, fence=cancel.fence)
+        )
         if not here:
             self._session.say(
                 CallRefused(

@@ -160,7 +160,7 @@ def test_an_outcome_is_not_lost_when_the_lead_agent_is_replaced(nodes: tuple[Tes
     successor.wait_for(KeeperAttached)
     mine.finish(call, b"mine")
     (ended,) = successor.wait_for(CallEnded)
-    assert (ended.call_id, ended.attempt, ended.fence, ended.body) == (id_text("c", call), 3, 7, b"mine")
+    assert (ended.call_id, ended.attempt, ended.fence, ended.body) == (id_text("c", call), 3, 9, b"mine")
     assert mine.calls() == theirs.calls() == [call]
     successor.plane.stop()
     lead.plane = successor.plane
@@ -190,7 +190,7 @@ def test_a_call_that_ran_through_the_agents_end_keeps_its_attempt(directory: Pat
     second.offer(call, attempt=2)
     keeper.finish(call, b"done")
     (ended,) = second.wait_for(CallEnded)
-    assert (ended.attempt, ended.fence, ended.body) == (2, 7, b"done")
+    assert (ended.attempt, ended.fence, ended.body) == (2, 8, b"done")
     assert keeper.calls() == [call]
     second.close()
     keeper.die()

@@ -116,13 +116,13 @@ class TestPlane:
         attempt: int = 1,
         timeout_ms: int = 0,
     ) -> bool:
-        """Offers a durable call under fence 7."""
+        """Offers a durable call; its fence rises with the attempt, from 7."""
         record = CallRecord(
             id=call,
             origin=Origin.OFFERED,
             queue_key=queue_key,
             attempt=attempt,
-            fence=7,
+            fence=6 + attempt,
             timeout_ms=timeout_ms,
             body=body,
         )

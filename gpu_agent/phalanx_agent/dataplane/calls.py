@@ -14,6 +14,7 @@ from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import CallId, id_text
 from phalanx.core.states import Outcome
 
+SETTLED_KEPT = 4096
 MAX_KEPT_MS = 10 * 60 * 1000
 MAX_KEPT_BYTES = 64 << 20
 _RECORD_BYTES = 512
@@ -89,6 +90,7 @@ class CallTable:
 
     def __init__(self) -> None:
         self._records: dict[bytes, CallRecord] = {}
+        self._settled: OrderedDict[bytes, int] = OrderedDict()
         self._kept: OrderedDict[bytes, int] = OrderedDict()
         self._kept_bytes = 0
 
@@ -113,6 +115,15 @@ class CallTable:
         size = _RECORD_BYTES + len(outcome.body) + _fds_bytes(outcome)
         self._kept[record.id] = size
         self._kept_bytes += size
+
+    def settle(self, call: bytes, fence: int) -> None:
+        """Nothing is left to do for the call under this fence: an offer of it that still comes is a repetition."""
+        self._settled[call] = max(fence, self._settled.pop(call, 0))
+        while len(self._settled) > SETTLED_KEPT:
+            self._settled.popitem(last=False)
+
+    def is_settled(self, call: bytes, fence: int) -> bool:
+        return fence <= self._settled.get(call, -1)
 
     def forget(self, call: bytes) -> CallRecord | None:
         """Drops a record, and returns it so that its descriptors can be closed."""

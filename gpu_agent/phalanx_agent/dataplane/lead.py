@@ -76,6 +76,8 @@ class LeadGang(Gang):
 
     def offer(self, record: CallRecord) -> None:
         """Takes in a durable call; the same offer again changes nothing, or says its outcome again."""
+        if self.table.is_settled(record.id, record.fence):
+            return
         known = self.table.get(record.id)
         if known is not None and known.attempt >= record.attempt:
             if known.step is Step.FINISHED:
@@ -91,10 +93,12 @@ class LeadGang(Gang):
             self._outcomes.forget(known.id)
         self._enter(record)
 
-    def cancel(self, call: bytes, grace_ms: int) -> bool:
-        """Takes back a call; False when it is not here."""
+    def cancel(self, call: bytes, grace_ms: int, *, fence: int = 0) -> bool:
+        """Takes back a call; False when it is not here, and then its offer under ``fence`` is not taken any more."""
         record = self.table.get(call)
         if record is None:
+            if fence:
+                self.table.settle(call, fence)
             return False
         if record.step is Step.QUEUED:
             self.queue.remove(record)
@@ -351,6 +355,7 @@ class LeadGang(Gang):
     def _turn_away(self, record: CallRecord, reason: str) -> None:
         close_fds(record.fds)
         self.journal.closed(record)
+        self.table.settle(record.id, record.fence)
         self.emit(
             CallTurnedAway(
                 gang_id=self.spec.gang_id,

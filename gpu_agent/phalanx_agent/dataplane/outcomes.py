@@ -76,6 +76,7 @@ class Outcomes:
         record = self._gang.table.get(call)
         if record is not None and record.attempt == attempt and record.step is Step.FINISHED:
             self._gang.journal.closed(record)
+            self._gang.table.settle(call, record.fence)
             self.forget(call)
 
     def tell_control(self, record: CallRecord) -> None:

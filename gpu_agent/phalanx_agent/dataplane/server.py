@@ -125,9 +125,9 @@ class DataPlane:
         """Puts a durable call into the queue; the answer is False when the gang is not led here."""
         return self._loop.ask(lambda: self._offer(gang_id, record))
 
-    def cancel(self, gang_id: str, call_id: str, grace_ms: int) -> Future[bool]:
-        """Takes a call back; the answer is False when it is not here."""
-        return self._loop.ask(lambda: self._cancel(gang_id, call_id, grace_ms))
+    def cancel(self, gang_id: str, call_id: str, grace_ms: int, *, fence: int = 0) -> Future[bool]:
+        """Takes a call back; the answer is False when it is not here. ``fence``: of the offer, should it still come."""
+        return self._loop.ask(lambda: self._cancel(gang_id, call_id, grace_ms, fence))
 
     def acknowledge(self, gang_id: str, call_id: str, attempt: int) -> None:
         """The control plane has the call's outcome."""
@@ -280,9 +280,9 @@ class DataPlane:
         self._start_busy_timer()
         return True
 
-    def _cancel(self, gang_id: str, call_id: str, grace_ms: int) -> bool:
+    def _cancel(self, gang_id: str, call_id: str, grace_ms: int, fence: int) -> bool:
         gang = self._gangs.get(gang_id)
-        return isinstance(gang, LeadGang) and gang.cancel(id_raw(call_id), grace_ms)
+        return isinstance(gang, LeadGang) and gang.cancel(id_raw(call_id), grace_ms, fence=fence)
 
     def _acknowledge(self, gang_id: str, call_id: str, attempt: int) -> None:
         gang = self._gangs.get(gang_id)
