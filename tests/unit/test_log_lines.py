@@ -9,7 +9,7 @@ import pytest
 from phalanx_control.log.errors import UnreadableLogError
 from phalanx_control.log.folding import fold_batch
 from phalanx_control.log.log import batch_from_line, batch_to_line
-from phalanx_control.state.model import State
+from phalanx_control.state.model import SCHEMA_VERSION, State
 from tests.support.batches import batch
 
 
@@ -21,8 +21,8 @@ def test_a_batch_survives_its_line() -> None:
 
 
 def test_a_newer_schema_is_refused_with_both_versions() -> None:
-    line = batch_to_line(replace(batch(1), schema=2))
-    with pytest.raises(UnreadableLogError, match=r"schema version 2.*up to 1"):
+    line = batch_to_line(replace(batch(1), schema=SCHEMA_VERSION + 1))
+    with pytest.raises(UnreadableLogError, match=rf"schema version {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"):
         batch_from_line(line)
 
 
