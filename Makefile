@@ -11,7 +11,7 @@ UI := control_plane/phalanx_control/web/ui
 PAGE := control_plane/phalanx_control/web/static/index.html
 UI_SOURCES := $(wildcard $(UI)/src/* $(UI)/*.json $(UI)/build.mjs $(UI)/.npmrc)
 
-.PHONY: demo test test-all test-gpu check protos ui ui-types dev dev-cluster bench venv clean
+.PHONY: demo test test-all test-gpu chaos check protos ui ui-types dev dev-cluster bench venv clean
 .DELETE_ON_ERROR:
 
 demo: venv ui
@@ -71,6 +71,9 @@ test-all: venv ui
 
 test-gpu: venv ui
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+
+chaos: venv
+	$(BIN)/python -m tests.faults.chaos --faults 200 --calls 5000 --seconds 1800 $(ARGS)
 
 check: venv ui $(VENV)/protos/.installed
 	$(BIN)/ruff check .

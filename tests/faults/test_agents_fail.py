@@ -33,6 +33,7 @@ def test_a_call_outlives_its_agent_and_its_result_is_delivered(cluster: Cluster,
     assert len(work.arrivals(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_a_call_runs_on_while_its_agent_is_away_and_after(cluster: Cluster, nodes: int, tmp_path: Path) -> None:
     call = work.gang(work.hold, nodes=nodes).spawn(str(tmp_path), "kept")
     work.wait_for_ranks(tmp_path)
@@ -46,6 +47,7 @@ def test_a_call_runs_on_while_its_agent_is_away_and_after(cluster: Cluster, node
     assert len(work.arrivals(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_the_agent_of_another_node_may_be_killed_too(cluster: Cluster, tmp_path: Path) -> None:
     call = work.gang(work.hold, nodes=2).spawn(str(tmp_path), "kept")
     work.wait_for_ranks(tmp_path)
@@ -57,6 +59,7 @@ def test_the_agent_of_another_node_may_be_killed_too(cluster: Cluster, tmp_path:
     assert len(work.arrivals(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_a_direct_call_outlives_its_agent_too(cluster: Cluster, nodes: int, tmp_path: Path) -> None:
     warm, cold = tmp_path / "warm", tmp_path / "cold"
     warm.mkdir()
@@ -81,6 +84,7 @@ def only_running_call() -> phalanx.Call[object]:
     return phalanx.Call.from_id(client.list_calls()[0].call_id)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_while_the_agent_is_away_is_reported_when_it_is_back(
     cluster: Cluster, nodes: int, tmp_path: Path
 ) -> None:

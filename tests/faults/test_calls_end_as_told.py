@@ -84,6 +84,7 @@ def test_a_call_over_its_time_is_ended_within_bounds_and_says_so(nodes: int, tmp
     assert call.status().state == "timed_out"
 
 
+@pytest.mark.slow
 def test_the_function_may_return_in_the_instant_of_its_timeout(tmp_path: Path) -> None:
     function = work.single(pause, timeout=0.5, scaledown_window=3)
     ended = {"succeeded": 0, "timed_out": 0}
@@ -104,6 +105,7 @@ def pause(seconds: float) -> float:
 # ---- retries ----
 
 
+@pytest.mark.slow
 def test_a_user_error_is_tried_again_as_often_as_asked(nodes: int, tmp_path: Path) -> None:
     function = work.gang(fail_first, nodes=nodes, retries=1)
     assert function.spawn(str(tmp_path), 1).get(60) == 2
@@ -116,6 +118,7 @@ def test_without_retries_a_user_error_is_final(tmp_path: Path) -> None:
     assert call.status().attempt == 1
 
 
+@pytest.mark.slow
 def test_a_killed_rank_eats_no_retry_of_the_user(nodes: int, tmp_path: Path) -> None:
     function = work.gang(die_then_fail, nodes=nodes, retries=1)
     call = function.spawn(str(tmp_path))
@@ -139,6 +142,7 @@ def test_a_call_that_ends_three_gangs_is_poison(tmp_path: Path) -> None:
     assert {name.split(".")[1] for name in work.arrivals(tmp_path)} == {"1", "2", "3"}
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_is_named(tmp_path: Path) -> None:
     call = work.single(fill, memory_gb=0.3).spawn(1 << 30)
     with pytest.raises(MemoryError):
@@ -149,6 +153,7 @@ def fill(count: int) -> int:
     return len(bytearray(count))
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_for_gpus_says_why(tmp_path: Path) -> None:
     function = work.gang(work.hold, gpus=8, nodes=2, name="all")
     first = function.spawn(str(tmp_path))

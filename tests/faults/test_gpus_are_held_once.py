@@ -13,6 +13,8 @@ from tests.support.aftermath import judged_cluster
 from tests.support.cluster import Cluster
 from tests.support.history_checker import read_markers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -44,6 +44,7 @@ def test_durable_calls_outlive_the_leader(cluster: Cluster, standby: Client, nod
     cluster.start_replica(killed)
 
 
+@pytest.mark.slow
 def test_a_direct_call_does_not_notice_that_the_leader_is_gone(
     cluster: Cluster, standby: Client, nodes: int, tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_direct_call_does_not_notice_that_the_leader_is_gone(
     cluster.start_replica(killed)
 
 
+@pytest.mark.slow
 def test_every_replica_says_the_same_of_an_ended_call(cluster: Cluster, nodes: int) -> None:
     call = work.gang(work.sum_of_ranks, nodes=nodes).spawn(2.0)
     values = {call.get(60)}
@@ -84,6 +86,7 @@ def test_accepted_calls_outlive_the_store(cluster: Cluster, tmp_path: Path) -> N
     assert [phalanx.Call.from_id(call.id).get(60) for call in calls] == list(range(5))
 
 
+@pytest.mark.slow
 def test_a_leader_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 import phalanx
 from tests.faults import work
 from tests.support.aftermath import archive_check, come_to_rest
@@ -45,6 +47,7 @@ def test_what_ranks_leave_behind_ends_with_them(cluster: Cluster, nodes: int, tm
     assert not [p for p in cluster.gang_files() if p.suffix == ".sock"]
 
 
+@pytest.mark.slow
 def test_a_gang_that_ended_well_leaves_neither_processes_nor_files(cluster: Cluster, nodes: int) -> None:
     call = work.gang(work.sum_of_ranks, nodes=nodes).spawn(1.0)
     assert call.get(60) == 6.0
@@ -53,6 +56,7 @@ def test_a_gang_that_ended_well_leaves_neither_processes_nor_files(cluster: Clus
     assert not [line for line in cluster.processes().values() if "keeper" in line]
 
 
+@pytest.mark.slow
 def test_the_bill_of_a_gang_lies_inside_its_lease(cluster: Cluster, nodes: int, tmp_path: Path) -> None:
     call = work.gang(work.hold, nodes=nodes).spawn(str(tmp_path))
     work.wait_for_ranks(tmp_path)
@@ -75,6 +79,7 @@ def test_the_state_is_the_fold_of_the_history_at_any_time(cluster: Cluster, tmp_
     call.get(60)
 
 
+@pytest.mark.slow
 def test_the_second_witness_is_of_one_mind_with_the_ranks(cluster: Cluster, tmp_path: Path) -> None:
     """Process ids that users are shown are those of real processes, one per rank."""
     call = work.gang(work.hold).spawn(str(tmp_path))

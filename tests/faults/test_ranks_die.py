@@ -49,6 +49,7 @@ def test_ranks_inside_a_collective_are_victims(nodes: int, tmp_path: Path) -> No
     assert [r.rank for r in call.status().error.ranks if r.culprit] == [3]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_of_an_idle_gang_costs_the_next_call_nothing(nodes: int, tmp_path: Path) -> None:
     function = work.gang(work.hold, nodes=nodes, scaledown_window=30)
     call = function.spawn(str(tmp_path), "first")
@@ -61,6 +62,7 @@ def test_a_killed_rank_of_an_idle_gang_costs_the_next_call_nothing(nodes: int, t
     assert function.remote(str(tmp_path), "second") == "second"
 
 
+@pytest.mark.slow
 def test_the_output_of_ranks_that_were_killed_is_there_up_to_the_end(nodes: int, tmp_path: Path) -> None:
     call = work.gang(talk_and_hold, nodes=nodes).spawn(str(tmp_path))
     work.wait_for_ranks(tmp_path)
@@ -74,6 +76,7 @@ def test_the_output_of_ranks_that_were_killed_is_there_up_to_the_end(nodes: int,
     assert {rank: lines[:200] for rank, lines in by_rank.items()} == dict.fromkeys(range(4), expected)
 
 
+@pytest.mark.slow
 def test_output_of_a_call_that_ended_well_is_complete_and_in_order(nodes: int, tmp_path: Path) -> None:
     work.go(tmp_path)
     call = work.gang(talk_and_hold, nodes=nodes).spawn(str(tmp_path))
@@ -83,6 +86,7 @@ def test_output_of_a_call_that_ended_well_is_complete_and_in_order(nodes: int, t
         assert [text for r, text in lines if r == rank] == [f"line {i}" for i in range(200)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_segfaults_is_named_with_its_signal_and_stack(nodes: int, tmp_path: Path) -> None:
     call = work.gang(work.die, nodes=nodes).spawn(str(tmp_path), int(signal.SIGSEGV))
     with pytest.raises(phalanx.RankDiedError, match="SIGSEGV") as caught:

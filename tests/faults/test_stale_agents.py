@@ -12,8 +12,9 @@ from tests.faults import work
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_an_agent_stopped_past_its_lease_reports_in_vain(cluster: Cluster, tmp_path: Path) -> None:
     call = work.gang(work.hold, retries=1, disconnect_grace=1).spawn(str(tmp_path), "second")
     work.wait_for_ranks(tmp_path, call=call)

@@ -90,6 +90,7 @@ def test_the_callers_exception_is_the_guilty_ranks_and_not_a_victims(nodes: int)
     assert ranks.get(0, False) is False
 
 
+@pytest.mark.slow
 def test_mismatched_sizes_end_the_call_with_the_ranks_own_words(nodes: int) -> None:
     call = work.gang(mismatched, nodes=nodes).spawn()
     with pytest.raises(Exception, match=r".") as caught:
@@ -99,6 +100,7 @@ def test_mismatched_sizes_end_the_call_with_the_ranks_own_words(nodes: int) -> N
     assert call.status().error.ranks
 
 
+@pytest.mark.slow
 def test_gangs_started_at_once_do_not_collide_on_a_port(nodes: int) -> None:
     with closing(socket.socket()) as foreign:
         foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,6 +126,7 @@ def test_ranks_of_the_other_node_end_when_an_agent_is_lost(cluster: Cluster, tmp
         call.get(60)
 
 
+@pytest.mark.slow
 def test_an_exit_handler_that_blocks_does_not_hide_the_error(nodes: int) -> None:
     began = time.monotonic()
     call = work.gang(one_fails, nodes=nodes, grace=1).spawn("block", 0)
@@ -132,6 +135,7 @@ def test_an_exit_handler_that_blocks_does_not_hide_the_error(nodes: int) -> None
     assert time.monotonic() - began < 45
 
 
+@pytest.mark.slow
 def test_a_signal_that_ends_a_rank_is_named(nodes: int, tmp_path: Path) -> None:
     call = work.gang(work.die, nodes=nodes).spawn(str(tmp_path), int(signal.SIGABRT))
     with pytest.raises(phalanx.RankDiedError, match="SIGABRT"):

@@ -10,7 +10,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = ["demo", "test", "test-all", "test-gpu", "check", "protos", "ui", "dev", "dev-cluster", "bench", "clean"]
+TARGETS = [
+    "demo",
+    "test",
+    "test-all",
+    "test-gpu",
+    "chaos",
+    "check",
+    "protos",
+    "ui",
+    "dev",
+    "dev-cluster",
+    "bench",
+    "clean",
+]
 PHONY = set(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split())
 
 
