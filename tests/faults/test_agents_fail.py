@@ -14,6 +14,8 @@ from tests.faults import work
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def lead_of(cluster: Cluster, call: phalanx.Call[object]) -> int:
     """Returns the index of the agent that leads the call's gang."""

@@ -13,7 +13,7 @@ from tests.faults import work
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
 def fail_first(folder: str, times: int) -> int:

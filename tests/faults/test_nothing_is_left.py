@@ -15,6 +15,8 @@ from tests.support.cluster import Cluster
 from tests.support.gang_driver import process_exists
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def litter(folder: str) -> None:
     """Leaves behind whatever a function can: children, shared memory, temporary folders, a socket."""

@@ -17,6 +17,8 @@ from tests.support.aftermath import judged_cluster
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
