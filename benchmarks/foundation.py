@@ -23,6 +23,7 @@ from benchmarks.report import Row, machine, table, write
 from phalanx.embedded import running
 
 ARRAY_MB = 100
+GPUCTL = str(Path(sys.prefix) / "bin" / "gpuctl")
 
 
 def first_all_reduce() -> float:
@@ -53,13 +54,6 @@ def timed(run: Callable[[], Any], scale: float = 1.0) -> float:
     t = time.perf_counter()
     run()
     return (time.perf_counter() - t) * scale
-
-
-def gpuctl(*words: str) -> str:
-    run = subprocess.run([sys.executable, "-m", "phalanx.cli", *words], capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise RuntimeError(f"gpuctl {' '.join(words)} ended with {run.returncode}: {run.stderr}")
-    return run.stdout
 
 
 def wait_for_no_gang_of(gpus: int) -> None:
@@ -187,7 +181,7 @@ def measure_cold(ray: PeerProcess, rounds: int) -> Row:
         for _ in range(rounds + 1):
             command = [sys.executable, "-c", COLD_SCRIPT]
             ours.append(timed(lambda: subprocess.run(command, env=env, check=True)))  # noqa: B023
-            subprocess.run([sys.executable, "-m", "phalanx.cli", "down"], env=env, check=True, capture_output=True)
+            subprocess.run([GPUCTL, "down"], env=env, check=True, capture_output=True)
             theirs.append(float(ray.ask("cold")["s"]))
     return Row(
         name="nothing running → 4 ranks' first all-reduce",
@@ -226,8 +220,7 @@ def measure_imports(rounds: int) -> list[Row]:
     for _ in range(rounds * 5):
         bare.append(timed(lambda: subprocess.run([python, "-c", "pass"], check=True), 1e3))
         ours.append(timed(lambda: subprocess.run([python, "-c", "import phalanx"], check=True), 1e3))
-        help_command = [str(Path(sys.prefix) / "bin" / "gpuctl"), "--help"]
-        cli.append(timed(lambda: subprocess.run(help_command, check=True, capture_output=True), 1e3))  # noqa: B023
+        cli.append(timed(lambda: subprocess.run([GPUCTL, "--help"], check=True, capture_output=True), 1e3))
     return [
         Row(name="import phalanx", unit="ms", ours=ours, peer_name="bare Python", peer=bare, aim=150, kind="value"),
         Row(name="gpuctl --help", unit="ms", ours=cli, peer_name="bare Python", peer=bare, aim=150, kind="value"),
