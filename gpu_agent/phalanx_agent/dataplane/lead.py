@@ -13,12 +13,13 @@ from typing import Any
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Outcome
+from phalanx_agent.dataplane import telling
 from phalanx_agent.dataplane.admission import WINDOW, AdmissionQueue, retry_ms
 from phalanx_agent.dataplane.bodies import OWN_SLOT, read_fds, slots_of
 from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
 from phalanx_agent.dataplane.calls import CallRecord, CallTable, Origin, Step
 from phalanx_agent.dataplane.connection import close_fds
-from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway, GangSnapshot, GangSpec
+from phalanx_agent.dataplane.facts import GangSnapshot, GangSpec
 from phalanx_agent.dataplane.failures import cancelled, failure, infrastructure
 from phalanx_agent.dataplane.gang import Emit, Gang, ended_error, is_error
 from phalanx_agent.dataplane.links import Link, PeerLink
@@ -177,21 +178,9 @@ class LeadGang(Gang):
 
     def _report(self, record: CallRecord) -> None:
         """Makes it a logged call: the control plane hears that it runs."""
-        direct = record.origin is not Origin.OFFERED
         record.reported = True
         self.journal.opened(record)
-        self.emit(
-            CallBegan(
-                gang_id=self.spec.gang_id,
-                call_id=record.call_id,
-                attempt=record.attempt,
-                fence=record.fence,
-                direct=direct,
-                user=record.user,
-                args_bytes=record.body_bytes,
-                timeout_ms=self._timeout_ms(record),
-            )
-        )
+        self.emit(telling.began(record, gang_id=self.spec.gang_id, timeout_ms=self._timeout_ms(record)))
 
     # ---- from the ranks ----
 
@@ -356,15 +345,7 @@ class LeadGang(Gang):
         close_fds(record.fds)
         self.journal.closed(record)
         self.table.settle(record.id, record.fence)
-        self.emit(
-            CallTurnedAway(
-                gang_id=self.spec.gang_id,
-                call_id=record.call_id,
-                attempt=record.attempt,
-                fence=record.fence,
-                reason=reason,
-            )
-        )
+        self.emit(telling.turned_away(record, gang_id=self.spec.gang_id, reason=reason))
 
     def _cancel_running(self, record: CallRecord, reason: str, grace_ms: int) -> None:
         if record.cancel_reason:
