@@ -12,8 +12,8 @@ def tmp_prefix(gang_id: str) -> str:
     return f"px-{gang_id[-8:]}-"
 
 
-def remove(gang_dir: Path) -> None:
-    """Removes the gang's folder, and the temporary one where a killed keeper could not."""
-    for left in Path(tempfile.gettempdir()).glob(f"{tmp_prefix(gang_dir.name)}*"):
+def remove(gang_dir: Path, tmp: Path | None = None) -> None:
+    """Removes the gang's folder, and the temporary one in ``tmp`` where a killed keeper could not."""
+    for left in (tmp or Path(tempfile.gettempdir())).glob(f"{tmp_prefix(gang_dir.name)}*"):
         shutil.rmtree(left, ignore_errors=True)
     shutil.rmtree(gang_dir, ignore_errors=True)

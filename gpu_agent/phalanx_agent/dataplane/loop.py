@@ -22,7 +22,6 @@ Handler = Callable[[int], None]
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-CLOSED = select.EPOLLHUP | select.EPOLLERR
 _IDLE_S = 5.0
 
 

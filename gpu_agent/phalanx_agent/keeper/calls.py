@@ -42,8 +42,6 @@ class Outcome:
     """A finished call, kept until it is acknowledged. ``frame`` is what the agent is told, as often as it attaches."""
 
     frame: Frame
-    result_ranks: tuple[int, ...] = ()
-    """Local ranks whose result memory is lent out with this outcome."""
 
 
 @dataclass(slots=True)
@@ -54,7 +52,6 @@ class CallBook:
     queue: deque[QueuedCall] = field(default_factory=deque[QueuedCall])
     running: QueuedCall | None = None
     started_ms: int = 0
-    told_started: bool = False
     replies: dict[int, Reply] = field(default_factory=dict[int, Reply])
     outcomes: dict[bytes, Outcome] = field(default_factory=dict[bytes, Outcome])
 
@@ -72,7 +69,6 @@ class CallBook:
             return None
         self.running = self.queue.popleft()
         self.started_ms = now_ms
-        self.told_started = False
         self.replies = {}
         return self.running
 

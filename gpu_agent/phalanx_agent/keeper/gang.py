@@ -177,7 +177,6 @@ class Gang:
 
     def _tell_started(self) -> None:
         if self.book.running is not None:
-            self.book.told_started = True
             elapsed = self.clock.monotonic_ms() - self.book.started_ms
             self.tell(Frame(Kind.STARTED, self.book.running.id, {"busy_ms": elapsed}))
 
