@@ -133,11 +133,15 @@ class GangConnection:
             self.flush()
         if not pending.done and self._reading.acquire(blocking=False):
             self._lead(pending, until_ms)
-        while not pending.done:
-            if until_ms is not None and self._clock.monotonic_ms() >= until_ms:
-                return False
-            self._follow(pending, until_ms)
-        return True
+        try:
+            while not pending.done:
+                if until_ms is not None and self._clock.monotonic_ms() >= until_ms:
+                    return False
+                self._follow(pending, until_ms)
+            return True
+        finally:
+            if self._waiters and not self._reading.locked():
+                self._promote()
 
     def when_done(self, pending: Pending, callback: Callback) -> None:
         """Calls ``callback`` once when ``pending`` is done, at once when it already is; reads until then.
@@ -300,9 +304,10 @@ class GangConnection:
                 pending.event = None
 
     def _promote(self) -> None:
+        """Wakes one follower that still waits: it reads on. Whoever stops waiting while nobody reads calls this too."""
         with self._state:
             for waiter in self._waiters.values():
-                if waiter.event is not None:
+                if waiter.event is not None and not waiter.done:
                     waiter.event.set()
                     return
 

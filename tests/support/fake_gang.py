@@ -83,18 +83,18 @@ class FakeGang:
         elif frame.kind is Kind.ASK:
             send(sock, self.asked.get(frame.id, Frame(Kind.UNKNOWN, frame.id)))
         elif frame.kind is Kind.CALL:
-            for reply in self._answer(self, frame):
-                send(sock, reply)
+            send(sock, *self._answer(self, frame))
             for fd in frame.fds:
                 os.close(fd)
 
 
-def send(sock: socket.socket, frame: Frame) -> None:
-    """Sends one frame whole, and closes its descriptors."""
-    parts = [encode_head(frame), frame.body]
-    sent = socket.send_fds(sock, parts, frame.fds) if frame.fds else sock.sendmsg(parts)
+def send(sock: socket.socket, *frames: Frame) -> None:
+    """Sends frames whole, together, and closes their descriptors."""
+    parts = [part for frame in frames for part in (encode_head(frame), frame.body)]
+    fds = [fd for frame in frames for fd in frame.fds]
+    sent = socket.send_fds(sock, parts, fds) if fds else sock.sendmsg(parts)
     sock.sendall(b"".join(parts)[sent:])
-    for fd in frame.fds:
+    for fd in fds:
         os.close(fd)
 
 

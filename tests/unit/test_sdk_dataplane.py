@@ -115,6 +115,31 @@ def test_a_follower_takes_over_when_the_reader_has_its_own_reply(make: Make) -> 
     assert got == ["second"]
 
 
+def test_a_follower_that_is_done_passes_reading_on(make: Make) -> None:
+    """The reader's own reply and the next follower's come in one read: the one after that must read from then on."""
+    for _ in range(20):
+        release = threading.Event()
+
+        def two_then_one(gang: FakeGang, frame: Frame, release: threading.Event = release) -> list[Frame]:
+            calls = [f for f in gang.seen if f.kind is Kind.CALL]
+            if len(calls) == 3:
+                release.wait(10)
+                return [reply for f in calls[:2] for reply in echo(gang, f)]
+            return [reply for f in calls[2:] for reply in echo(gang, f)] if len(calls) == 4 else []
+
+        fake, connection = make(two_then_one)
+        pending = [call(connection, i) for i in range(3)]
+        waiting = [threading.Thread(target=connection.wait, args=(p,), daemon=True) for p in pending]
+        for thread in waiting:
+            thread.start()
+        release.set()
+        waiting[0].join(10)
+        waiting[1].join(10)
+        call(connection, "answers the third too")
+        waiting[2].join(2)
+        assert [p.done for p in pending] == [True, True, True], len(fake.seen)
+
+
 def test_callbacks_are_called_by_a_thread_of_the_connection(make: Make) -> None:
     _, connection = make(echo)
     done: list[Pending] = []
