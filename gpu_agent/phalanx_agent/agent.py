@@ -97,20 +97,26 @@ class Agent:
         self._calls = Calls(self._plane, self._session, self._members.owe)
         self._effects = self._effect_table()
         self._fingerprint = ""
-        self._background: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Adopts what is there, says that it is ready, and works until ``stop``."""
+        """Adopts what is there, says that it is ready, and works until ``stop``.
+
+        Raises what ended one of its jobs: an agent that cannot do all of its work ends, and the next one adopts its
+        gangs.
+        """
         self._plane.start(self._tls())
         (self._settings.state_dir / "data-port").write_text(str(self._plane.port))
         try:
             await self._adopt()
-            for job in (self._session.run(), self._tick(), self._gpus.run(self._in_use), self._warm()):
-                self._spawn(job)
-            self._write_ready_file()
-            await stop.wait()
-            if self._settings.end_gangs_on_exit:
-                await self._end_gangs()
+            async with asyncio.TaskGroup() as jobs:
+                own = (self._session.run(), self._tick(), self._gpus.run(self._in_use), self._warm())
+                running = [jobs.create_task(job) for job in own]
+                self._write_ready_file()
+                await stop.wait()
+                if self._settings.end_gangs_on_exit:
+                    await self._end_gangs()
+                for job in running:
+                    job.cancel()
         finally:
             await self._close()
 
@@ -311,24 +317,11 @@ class Agent:
         await self._session.flush(2.0)
 
     async def _close(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
         await self._members.close()
         await self._logs.close()
         await self._launcher.close()
         await asyncio.to_thread(self._plane.stop)
         self._meter.stop()
-
-    def _spawn(self, job: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(job)
-        self._background.add(task)
-        task.add_done_callback(self._background_ended)
-
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("agent job failed", exc_info=task.exception())
 
     def _write_ready_file(self) -> None:
         path = self._settings.ready_file

@@ -67,7 +67,11 @@ def _serve(settings: Settings) -> int:
         boot_id=host.boot_id,
         clock=clock,
     )
-    asyncio.run(_run(settings, clock, host, gpus))
+    try:
+        asyncio.run(_run(settings, clock, host, gpus))
+    except Exception:
+        log.exception("the agent ends: one of its jobs failed; its gangs live on, and the next agent adopts them")
+        return 1
     return 0
 
 

@@ -125,7 +125,7 @@ class Session:
             if channel is not None:
                 try:
                     return await act(agent_pb2_grpc.AgentsStub(channel))
-                except grpc.aio.UsageError:
+                except (grpc.aio.UsageError, asyncio.InvalidStateError):
                     log.info("a blob transfer lost its connection")
                 except grpc.aio.AioRpcError as e:
                     if e.code() not in _PASSING:
@@ -151,6 +151,8 @@ class Session:
                 self._failures[control] = 0
                 log.info("connected to the control plane", extra={"address": address})
                 await self._talk(stream, channel, identity)
+            except (grpc.aio.UsageError, asyncio.InvalidStateError) as e:
+                raise _SessionOverError(f"the session ended while something was being said: {e}") from e
             finally:
                 self._connected.clear()
                 self._channel = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,8 +13,13 @@ import pytest
 
 from phalanx.core.clock import ManualClock, SystemClock
 from phalanx.core.messages import CallStarted, FromAgent, Hello, NodeInfo, Offer, Report, ToAgent, Welcome
+from phalanx_agent.agent import Agent
+from phalanx_agent.discovery.host import read_host
+from phalanx_agent.discovery.simulated import SimulatedGpus
+from phalanx_agent.discovery.watch import GpuWatch
 from phalanx_agent.enrol import Enrolment, Identity
 from phalanx_agent.session import Session
+from phalanx_agent.settings import read as read_settings
 from tests.support.agents_server import AgentsServer
 from tests.support.wait import wait_until_async
 
@@ -24,8 +30,10 @@ class FakeNode:
     def __init__(self) -> None:
         self.messages: list[ToAgent] = []
         self.identities: list[Identity] = []
+        self.slow_hello_s = 0.0
 
     async def hello(self) -> Hello:
+        await asyncio.sleep(self.slow_hello_s)
         return Hello(node=NodeInfo(node_id="n0"))
 
     async def report(self) -> tuple[Report, tuple[FromAgent, ...]]:
@@ -37,6 +45,13 @@ class FakeNode:
     def identity_changed(self, identity: Identity) -> None:
         if not self.identities or self.identities[-1] != identity:
             self.identities.append(identity)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for sockets, whose paths may not be long."""
+    with tempfile.TemporaryDirectory(prefix="px") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -94,6 +109,18 @@ async def test_reports_come_at_the_pace_that_welcome_asks_for(server: AgentsServ
     async with session(server, tmp_path=tmp_path):
         await wait_until_async(lambda: len(server.said(Report)) >= 3, "three reports", 5)
     assert all(seq == 0 for seq, m in server.heard if isinstance(m, Report))
+
+
+async def test_a_session_that_is_refused_before_hello_is_said_is_tried_again(
+    server: AgentsServer, tmp_path: Path
+) -> None:
+    """The stream has ended when Hello is written to it: grpc has an exception of its own for that."""
+    server.leads = False
+    async with session(server, tmp_path=tmp_path) as (_, node):
+        node.slow_hello_s = 0.5
+        await wait_until_async(lambda: server.refused >= 2, "it was refused twice")
+        server.leads = True
+        await wait_until_async(lambda: server.hellos, "Hello")
 
 
 async def test_what_was_not_acknowledged_is_said_again_in_order(server: AgentsServer, tmp_path: Path) -> None:
@@ -191,3 +218,23 @@ async def test_a_control_plane_that_no_longer_answers_is_left(server: AgentsServ
         await wait_until_async(lambda: len(server.said(Report)) >= 3, "three reports")
         server.answer = False
         await wait_until_async(lambda: len(server.hellos) == 2, "a second Hello", 20)
+
+
+async def test_an_agent_that_cannot_do_all_of_its_work_ends(tmp_path: Path, short_path: Path) -> None:
+    """Half an agent would hold its gangs and say nothing of them: the next one adopts them."""
+
+    class Broken(GpuWatch):
+        async def run(self, in_use: Callable[[str], bool]) -> None:
+            del in_use
+            raise RuntimeError("the driver is gone")
+
+    clock = SystemClock()
+    flags = {"control": "127.0.0.1:1", "ca": tmp_path / "ca.pem", "state-dir": tmp_path, "run-dir": short_path}
+    settings = read_settings([*(f"--{name}={value}" for name, value in flags.items()), "--simulate-gpus=0"], {})
+    (settings.run_dir / "gangs").mkdir()
+    source = SimulatedGpus(node_id="n0", count=0, memory_bytes=0)
+    watch = Broken(source, baseline_path=tmp_path / "baseline.json", boot_id="b", clock=clock)
+    agent = Agent(settings, clock=clock, host=read_host(), gpus=watch)
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(agent.run(asyncio.Event()), 20)
+    assert ended.group_contains(RuntimeError, match="the driver is gone")

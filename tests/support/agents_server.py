@@ -29,6 +29,7 @@ class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServic
         self.acknowledge = True
         self.answer = True
         self.leads = True
+        self.refused = 0
         self.heard: list[tuple[int, FromAgent]] = []
         self.hellos: list[Hello] = []
         self.enrolled: list[str] = []
@@ -82,6 +83,7 @@ class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServic
 
     async def Session(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         if not self.leads:
+            self.refused += 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this replica does not lead")
         queue: asyncio.Queue[ToAgent | None] = asyncio.Queue()
         self._sessions.add(queue)
