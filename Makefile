@@ -64,7 +64,7 @@ ui-types: venv
 # ---- tests and checks ----
 
 test: venv ui
-	$(BIN)/python -m pytest -q -m "not slow and not gpu and not netns" $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow and not gpu and not netns" $(ARGS)
 
 test-all: venv ui
 	$(BIN)/python -m pytest -q $(ARGS)
