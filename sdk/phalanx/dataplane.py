@@ -223,12 +223,14 @@ class GangConnection:
             self._complete(pending, None)
 
     def _flush(self) -> None:
-        """Sends what is buffered and owed, as one write. Called with the sending lock held."""
-        parts: list[Part] = []
+        """Sends what is buffered and then what is owed, as one write: calls do not wait for thanks.
+
+        Called with the sending lock held.
+        """
+        parts, buffered = self._buffer, self._buffered
+        self._buffered, self._buffer, self._buffer_bytes = [], [], 0
         while self._owed:
             parts.append(self._owed.popleft())
-        parts += self._buffer
-        buffered, self._buffered, self._buffer, self._buffer_bytes = self._buffered, [], [], 0
         if parts and self._write(parts):
             for pending in buffered:
                 pending.sent = True

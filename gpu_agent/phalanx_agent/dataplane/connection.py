@@ -131,7 +131,7 @@ class Connection:
 
     def _write(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
         if self._lazy:
-            parts = [bytes(self._lazy), *parts]
+            parts = [*parts, bytes(self._lazy)]
             self._lazy.clear()
         if self._secure:
             parts = [b"".join(parts)]  # TLS must be offered the very same bytes again when it could not send them
