@@ -232,24 +232,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--map-calls", type=int, default=10_000)
     parser.add_argument("--json", type=Path, default=Path(__file__).with_name("foundation.json"))
+    parser.add_argument("--only", nargs="*", help="measure these alone, and write no JSON: " + ", ".join(_measures()))
     args = parser.parse_args()
+    measures = _measures()
+    unknown = set(args.only or ()) - set(measures)
+    if unknown:
+        parser.error(f"--only {' '.join(sorted(unknown))}: choose from {', '.join(measures)}")
     rows: list[Row] = []
     with PeerProcess("ray_peer.py") as ray:
-        for measure in (
-            lambda: measure_imports(args.rounds),
-            lambda: [measure_noop(ray, args.rounds)],
-            lambda: [measure_map(ray, args.rounds, args.map_calls)],
-            lambda: [measure_spawn(200)],
-            lambda: measure_array(ray, args.rounds),
-            lambda: [measure_memory()],
-            lambda: measure_starts(ray, args.rounds),
-            lambda: [measure_cold(ray, args.rounds)],
-        ):
-            rows += measure()
+        for name in args.only or measures:
+            rows += measures[name](ray, args)
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(machine())
     print(table(rows))
-    write(rows, args.json)
+    if not args.only:
+        write(rows, args.json)
+
+
+def _measures() -> dict[str, Callable[[PeerProcess, argparse.Namespace], list[Row]]]:
+    return {
+        "imports": lambda _, args: measure_imports(args.rounds),
+        "noop": lambda ray, args: [measure_noop(ray, args.rounds)],
+        "map": lambda ray, args: [measure_map(ray, args.rounds, args.map_calls)],
+        "spawn": lambda _, args: [measure_spawn(40 * args.rounds)],
+        "array": lambda ray, args: measure_array(ray, args.rounds),
+        "memory": lambda _ray, _args: [measure_memory()],
+        "starts": lambda ray, args: measure_starts(ray, args.rounds),
+        "cold": lambda ray, args: [measure_cold(ray, args.rounds)],
+    }
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from phalanx.core.ids import id_text
+
 
 class CancelledSignal(BaseException):
     """Raised in the user's code, on the main thread, when its call is cancelled or its time limit passes."""
@@ -35,11 +37,16 @@ class Context:
     """UUIDs of the whole gang's GPUs in rank order."""
     attempt: int = 1
     """1 for the first execution; rises with every retry."""
-    call_id: str = ""
+    raw_call_id: bytes = field(default=b"", repr=False)
     function: str = ""
     checkpoint_dir: str = ""
     stop_requested: Callable[[], bool] = field(default=_never, repr=False)
     report_progress: Callable[[int, int], None] = field(default=_ignore, repr=False)
+
+    @property
+    def call_id(self) -> str:
+        """The running call's id; empty outside a gang."""
+        return id_text("c", self.raw_call_id) if self.raw_call_id else ""
 
     def should_stop(self) -> bool:
         """True once the gang was asked to end: save and return within the function's ``grace``."""

@@ -63,8 +63,8 @@ class Connection:
         self._partial: dict[tuple[bytes, Kind], bytearray] = {}
         self._partial_bytes = 0
         self._lazy = bytearray()
-        self._secure = isinstance(sock, ssl.SSLSocket)
-        self._handshaking = self._secure
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
+        self._handshaking = self._tls is not None
         self._watching = READ | (WRITE if self._handshaking else 0)
         loop.register(self._fd, self._ready, self._watching)
 
@@ -133,7 +133,7 @@ class Connection:
         if self._lazy:
             parts = [*parts, bytes(self._lazy)]
             self._lazy.clear()
-        if self._secure:
+        if self._tls is not None:
             parts = [b"".join(parts)]  # TLS must be offered the very same bytes again when it could not send them
         if self._out or self._handshaking:
             self._queue(parts, fds)
@@ -146,18 +146,17 @@ class Connection:
         except OSError as e:
             self.close(str(e))
             return
-        self._queue_rest(parts, sent)
+        if sent != sum(map(len, parts)):
+            self._queue_rest(parts, sent)
 
     def _send_some(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> int:
-        if isinstance(self._sock, ssl.SSLSocket):
-            return self._sock.send(parts[0])
+        if self._tls is not None:
+            return self._tls.send(parts[0])
         if fds:
             return socket.send_fds(self._sock, parts, fds)
         return self._sock.sendmsg(parts)
 
     def _queue_rest(self, parts: list[bytes | bytearray | memoryview], sent: int) -> None:
-        if sent == sum(map(len, parts)):
-            return
         rest: list[bytes | bytearray | memoryview] = []
         for part in parts:
             if sent < len(part):
@@ -192,9 +191,9 @@ class Connection:
             self._read()
 
     def _shake_hands(self) -> bool:
-        assert isinstance(self._sock, ssl.SSLSocket)
+        assert self._tls is not None
         try:
-            self._sock.do_handshake()
+            self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._watch(READ)
             return False
@@ -217,9 +216,7 @@ class Connection:
 
     def certificate_der(self) -> bytes:
         """Returns the other side's certificate; empty before the handshake and on Unix sockets."""
-        if not isinstance(self._sock, ssl.SSLSocket):
-            return b""
-        return self._sock.getpeercert(binary_form=True) or b""
+        return (self._tls.getpeercert(binary_form=True) if self._tls is not None else None) or b""
 
     def _flush(self) -> None:
         out = self._out
@@ -262,10 +259,10 @@ class Connection:
             self.close(f"not understood: {type(e).__name__}: {e}")
 
     def _receive(self) -> bytes:
-        if isinstance(self._sock, ssl.SSLSocket):
-            data = self._sock.recv(_READ_BYTES)
-            while data and self._sock.pending():
-                data += self._sock.recv(self._sock.pending())
+        if self._tls is not None:
+            data = self._tls.recv(_READ_BYTES)
+            while data and self._tls.pending():
+                data += self._tls.recv(self._tls.pending())
             return data
         if not self.passes_fds:
             return self._sock.recv(_READ_BYTES)

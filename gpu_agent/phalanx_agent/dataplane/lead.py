@@ -259,7 +259,8 @@ class LeadGang(Gang):
         was_sent = record.step is Step.SENT
         if was_sent:
             self._leave(record, outcome, now)
-        outcome = self._as_cancelled(record, outcome)
+        if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
+            outcome.meta["outcome"] = record.cancel_reason  # whatever its ranks raised: it was told to end
         released = outcome.meta.get("released")
         if released and OWN_SLOT in released:
             outcome.meta["released"] = [s for s in released if s != OWN_SLOT]
@@ -279,12 +280,6 @@ class LeadGang(Gang):
             sent.remove(record)
         if sent and not sent[0].running_ns:
             sent[0].running_ns = now
-
-    def _as_cancelled(self, record: CallRecord, outcome: Frame) -> Frame:
-        """A call that was told to end and failed for it has ended for that reason, whatever its ranks raised."""
-        if outcome.kind is Kind.FAILURE and record.cancel_reason and outcome.meta.get("outcome") == Outcome.FAILED:
-            outcome.meta["outcome"] = record.cancel_reason
-        return outcome
 
     # ---- ends ----
 

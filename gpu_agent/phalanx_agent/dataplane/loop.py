@@ -99,8 +99,10 @@ class Loop:
                 handler = handlers.get(fd)
                 if handler is not None:
                     handler(events)
-            self._run_posted()
-            self._run_timers()
+            if self._posted:
+                self._run_posted()
+            if self._timers:
+                self._run_timers()
 
     def close(self) -> None:
         """Releases what the loop itself holds; registered descriptors belong to their owners."""
@@ -126,8 +128,6 @@ class Loop:
             self._posted.popleft()()
 
     def _run_timers(self) -> None:
-        if not self._timers:
-            return
         now = now_ns()
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from phalanx.core.frames import Frame, Kind
+from phalanx.core.ids import id_text
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Outcome
 from phalanx_agent.dataplane.bodies import read_body, slots_of
@@ -124,7 +125,7 @@ class Outcomes:
                 succeeded=tally.succeeded,
                 failed=tally.failed,
                 busy_ms=tally.busy_ms,
-                call_ids=tuple(tally.ids),
+                call_ids=tuple(id_text("c", raw) for raw in tally.ids),
             )
             for user, tally in self._short.items()
         ]
@@ -186,13 +187,13 @@ class _Tally:
         self.succeeded = 0
         self.failed = 0
         self.busy_ms = 0
-        self.ids: list[str] = []
+        self.ids: list[bytes] = []
 
     def count(self, record: CallRecord) -> None:
-        if record.result is Outcome.SUCCEEDED:
+        if record.outcome is not None and record.outcome.kind is Kind.RESULT:
             self.succeeded += 1
         else:
             self.failed += 1
         self.busy_ms += record.busy_ms
         if len(self.ids) < _IDS_PER_REPORT:
-            self.ids.append(record.call_id)
+            self.ids.append(record.id)

@@ -37,8 +37,12 @@ class Assembler:
             self._decoder.feed_fds(fds)
         self._decoder.feed(data)
         frames = self._decoder.frames()
-        if not self._partial and not any(f.flags for f in frames):
-            return frames
+        if not self._partial:
+            for frame in frames:
+                if frame.flags:
+                    break
+            else:
+                return frames
         return [whole for f in frames if (whole := self._whole(f)) is not None]
 
     def close(self) -> None:
@@ -92,6 +96,9 @@ class Channel:
         """Sends or queues ``frame``; its descriptors stay the caller's. A dead peer is noticed when reading."""
         if not self.open:
             return
+        if len(frame.body) <= CHUNK_BYTES:
+            self._write(frame)
+            return
         for piece in chunks(frame):
             self._write(piece)
 
@@ -121,7 +128,8 @@ class Channel:
             self.sock.close()
 
     def _write(self, frame: Frame) -> None:
-        parts: list[Part] = [encode_head(frame), frame.body] if len(frame.body) else [encode_head(frame)]
+        head = encode_head(frame)
+        parts: list[Part] = [head, frame.body]
         sent = 0
         if not self._out:
             try:
@@ -129,6 +137,8 @@ class Channel:
             except BlockingIOError:
                 sent = 0
             except OSError:
+                return
+            if sent == len(head) + len(frame.body):
                 return
         self._queue_rest(parts, sent, frame.fds)
 

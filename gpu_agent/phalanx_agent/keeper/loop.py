@@ -24,6 +24,8 @@ class Loop:
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._first: set[int] = set()
         self._timers: dict[str, tuple[int, Callable[[], None]]] = {}
+        self._due_ms = 0
+        """No deadline is earlier; after `cancel` it may be too early, which costs one idle turn."""
 
     def watch(self, fd: int, callback: Callable[[int], None], *, first: bool = False) -> None:
         """Calls ``callback(events)`` when ``fd`` is readable. Those ``first`` are served before others of one turn."""
@@ -44,6 +46,8 @@ class Loop:
 
     def at(self, name: str, deadline_ms: int, callback: Callable[[], None]) -> None:
         """Sets the deadline ``name``, in place of an earlier one."""
+        if not self._timers or deadline_ms < self._due_ms:
+            self._due_ms = deadline_ms
         self._timers[name] = (deadline_ms, callback)
 
     def cancel(self, name: str) -> None:
@@ -58,7 +62,7 @@ class Loop:
             callback = self._callbacks.get(fd)
             if callback is not None:
                 callback(mask)
-        if self._timers:
+        if self._timers and self._clock.monotonic_ms() >= self._due_ms:
             self._fire()
 
     def close(self) -> None:
@@ -67,8 +71,7 @@ class Loop:
     def _wait_s(self) -> float:
         if not self._timers:
             return -1
-        due = min(deadline for deadline, _ in self._timers.values()) - self._clock.monotonic_ms()
-        return max(0, due) / 1000
+        return max(0, self._due_ms - self._clock.monotonic_ms()) / 1000
 
     def _fire(self) -> None:
         now = self._clock.monotonic_ms()
@@ -78,6 +81,7 @@ class Loop:
             if timer is not None and timer[0] <= now:
                 del self._timers[name]
                 timer[1]()
+        self._due_ms = min((deadline for deadline, _ in self._timers.values()), default=0)
 
 
 def signals_to(loop: Loop, on_child: Callable[[], None], on_term: Callable[[], None]) -> None:

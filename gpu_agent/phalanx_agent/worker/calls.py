@@ -6,13 +6,12 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from phalanx.context import CancelledSignal, Context, install
 from phalanx.core.errors import NotBuiltError
 from phalanx.core.frames import Frame, Kind
-from phalanx.core.ids import id_text
 from phalanx.core.remote_errors import describe
 from phalanx.core.serialization import Packed, pack, unpack
 from phalanx.core.states import Cause
@@ -63,6 +62,10 @@ class Server:
     arguments: Arguments = field(default_factory=Arguments)
     results: Results = field(default_factory=Results)
     _exit_code: int | None = None
+    _facts: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._facts = {f.name: getattr(self.context, f.name) for f in fields(Context)}
 
     def serve(self) -> int:
         """Returns the exit code once a call asked for the process's end. Raises StopIdleError when asked to stop."""
@@ -77,15 +80,15 @@ class Server:
         return self._exit_code
 
     def _call(self, frame: Frame) -> None:
-        call_id = id_text("c", frame.id)
         attempt = int(frame.meta.get("attempt", 1))
-        install(replace(self.context, call_id=call_id, attempt=attempt))
-        self.markers.write("start", call=call_id, attempt=attempt)
+        facts: dict[str, Any] = {**self._facts, "raw_call_id": frame.id, "attempt": attempt}
+        install(Context(**facts))
+        self.markers.write("start", call=frame.id, attempt=attempt)
         ran = self._run(frame)
         if os.getpid() != self.pid:
             flush_streams()
             os._exit(0)
-        self.markers.write("stop", call=call_id, attempt=attempt)
+        self.markers.write("stop", call=frame.id, attempt=attempt)
         install(None)
         flush_streams()
         if ran.error is None:

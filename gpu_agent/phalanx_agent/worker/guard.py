@@ -83,8 +83,7 @@ class ProcessState:
         )
 
     def restore(self) -> None:
-        """Puts back whatever differs."""
-        flush_streams()
+        """Puts back whatever differs. Buffered output was written before."""
         self._restore_streams()
         if _cwd_or_none() != self._cwd:
             os.fchdir(self._cwd_fd)
@@ -103,7 +102,9 @@ class ProcessState:
         for fd, (saved, identity) in enumerate(zip(self.streams, self._identities, strict=True)):
             if _identity(fd) != identity:
                 os.dup2(saved, fd)
-        if (sys.stdin, sys.stdout, sys.stderr) != self._objects or any(o.closed for o in self._objects):
+        stdin, stdout, stderr = self._objects
+        same = sys.stdin is stdin and sys.stdout is stdout and sys.stderr is stderr
+        if not same or stdin.closed or stdout.closed or stderr.closed:
             self._objects = tuple(o if not o.closed else open_stream(i) for i, o in enumerate(self._objects))  # pyright: ignore[reportAttributeAccessIssue]
             sys.stdin, sys.stdout, sys.stderr = self._objects
 

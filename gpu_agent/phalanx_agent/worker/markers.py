@@ -11,6 +11,7 @@ import os
 import time
 from pathlib import Path
 
+from phalanx.core.ids import id_text
 from phalanx_agent.gang_config import GangConfig
 
 
@@ -27,10 +28,10 @@ class Markers:
             for gpu in gpus if config.member.share >= 1 else ():
                 self._hold(self._path.parent / f"gpu-{gpu}.lock", gpu)
 
-    def write(self, op: str, *, call: str, attempt: int) -> None:
-        """``op`` is start or stop."""
+    def write(self, op: str, *, call: bytes, attempt: int) -> None:
+        """``op`` is start or stop; ``call`` the raw id."""
         if self._path is not None:
-            self._line({"op": op, "call": call, "attempt": attempt, **self._common, "gpu": self._gpu})
+            self._line({"op": op, "call": id_text("c", call), "attempt": attempt, **self._common, "gpu": self._gpu})
 
     def _hold(self, path: Path, gpu: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from base64 import b32encode
 from typing import NewType
 
 CallId = NewType("CallId", str)
@@ -13,8 +12,8 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {c: i for i, c in enumerate(_ALPHABET)}
 RAW_BYTES = 16
 _TEXT_CHARS = 26
-_PADDING = bytes(4)
-_TO_OURS = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET.encode())
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_SHIFTS = tuple(range(120, -1, -10))
 
 
 def new_raw_id() -> bytes:
@@ -24,7 +23,8 @@ def new_raw_id() -> bytes:
 
 def id_text(prefix: str, raw: bytes) -> str:
     """Writes 16 bytes as ``<prefix>-<26 characters>``."""
-    return f"{prefix}-{b32encode(_PADDING + raw)[-_TEXT_CHARS:].translate(_TO_OURS).decode()}"
+    value = int.from_bytes(raw, "big")
+    return f"{prefix}-{''.join([_PAIRS[value >> shift & 1023] for shift in _SHIFTS])}"
 
 
 def id_raw(text: str) -> bytes:

@@ -22,6 +22,8 @@ HEADER_BYTES = _HEADER.size
 END = 0
 STDOUT = 1
 STDERR = 2
+_SILENT_END = b'{"bytes_by_rank":{},"complete":true}'
+"""Most short calls write nothing."""
 MAX_DATA_BYTES = 1 << 24
 """A larger length means that the bytes are not records."""
 
@@ -57,6 +59,8 @@ def encode(record: LogRecord) -> bytes:
 
 def encode_end(end: LogEnd, *, call: bytes, wall_ms: int) -> bytes:
     """Returns the end record of ``call``."""
+    if end.complete and not end.bytes_by_rank:
+        return _HEADER.pack(len(_SILENT_END), END, 0, wall_ms, call) + _SILENT_END
     value = {"bytes_by_rank": {str(k): v for k, v in sorted(end.bytes_by_rank.items())}, "complete": end.complete}
     data = json.dumps(value, separators=(",", ":")).encode()
     return encode(LogRecord(END, 0, wall_ms, call, data))
