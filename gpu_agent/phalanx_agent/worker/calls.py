@@ -146,13 +146,14 @@ class Server:
         body, meta, fds = self.results.body(packed)
         ran.value = None
         del packed
-        released = self.arguments.take_back()
+        released = self.arguments.take_back() if self.arguments.lent else []
         if released:
             meta["released"] = [c.hex() for c in released]
         if self.config.world_size > 1:
             meta["seq"] = group.sequence_number()
         self.link.send(Frame(Kind.RESULT, call, meta, body, fds=fds))
-        self.results.sent([f["slot"] for f in meta.get("fds", ())])
+        if fds:
+            self.results.sent([f["slot"] for f in meta["fds"]])
 
     def _fail(self, call: bytes, exc: BaseException) -> None:
         error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=outcomes.cause_of(exc))
@@ -178,5 +179,5 @@ class Server:
 
     def _give_back_late(self) -> None:
         """Argument memory that outlived its call is told when its last view is gone."""
-        for call_id in self.arguments.take_back():
+        for call_id in self.arguments.take_back() if self.arguments.lent else ():
             self.link.send(Frame(Kind.RELEASE, call_id))

@@ -99,9 +99,9 @@ class ProcessState:
             _restore_environ(self._environ)
 
     def _restore_streams(self) -> None:
-        for fd, (saved, identity) in enumerate(zip(self.streams, self._identities, strict=True)):
+        for fd, identity in enumerate(self._identities):
             if _identity(fd) != identity:
-                os.dup2(saved, fd)
+                os.dup2(self.streams[fd], fd)
         stdin, stdout, stderr = self._objects
         same = sys.stdin is stdin and sys.stdout is stdout and sys.stderr is stderr
         if not same or stdin.closed or stdout.closed or stderr.closed:
@@ -120,8 +120,10 @@ def open_stream(fd: int) -> Any:
 def flush_streams() -> None:
     """Writes out what sits in Python's buffers; a stream that the user broke is left alone."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        try:
             stream.flush()
+        except Exception:  # noqa: BLE001, S112  the user's stream may raise anything
+            continue
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.core.frames import Frame, encode_head
+from phalanx.core.frames import CHUNK_BYTES, Frame, encode_head
 from phalanx.core.serialization import Packed
 from phalanx_agent.keeper.bodies import MEMFD_BYTES, NO_SLOT
 from phalanx_agent.keeper.channel import Assembler, chunks, close_fds, receive_some
@@ -53,12 +53,12 @@ class Link:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            for piece in chunks(frame):
+            for piece in chunks(frame) if len(frame.body) > CHUNK_BYTES else (frame,):
                 self._send_one(piece)
 
     def _send_one(self, frame: Frame) -> None:
         head = encode_head(frame)
-        data = b"".join((head, frame.body)) if len(frame.body) < MEMFD_BYTES // 16 else head
+        data = head + frame.body if len(frame.body) < MEMFD_BYTES // 16 else head
         try:
             sent = socket.send_fds(self._sock, [data], frame.fds) if frame.fds else self._sock.send(data)
             if sent < len(data):
@@ -82,6 +82,11 @@ class Arguments:
     """Maps argument memory and knows when nobody looks at it any more."""
 
     _loans: list[_Loan] = field(default_factory=list[_Loan])
+
+    @property
+    def lent(self) -> bool:
+        """Somebody's memory is mapped here."""
+        return bool(self._loans)
 
     def open(self, frame: Frame) -> memoryview:
         """Returns the envelope of a CALL; takes over its descriptors."""

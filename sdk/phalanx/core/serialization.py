@@ -145,10 +145,12 @@ def _envelope(pickled: bytes, buffers: list[memoryview], flags: int) -> Packed:
 
 def _split(view: memoryview) -> tuple[int, int, memoryview, list[memoryview], int]:
     """Returns python minor, flags, pickle, buffers and length of an envelope."""
-    if view.nbytes < _HEAD.size or bytes(view[:4]) != MAGIC:
+    if view.nbytes < _HEAD.size or view[:4] != MAGIC:
         raise SerializationError(f"{view.nbytes} bytes that are not a Phalanx envelope: client and server do not fit")
     _, minor, flags, _, count, pickle_bytes = _HEAD.unpack_from(view)
     at = _HEAD.size
+    if not count and at + pickle_bytes <= view.nbytes:
+        return minor, flags, view[at : at + pickle_bytes], [], at + pickle_bytes
     if at + 8 * count > view.nbytes:
         raise SerializationError(f"the envelope is cut short: {view.nbytes} bytes")
     lengths = struct.unpack_from(f"!{count}Q", view, at)
