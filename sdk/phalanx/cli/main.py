@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from phalanx.cli.exits import Exit, exit_of
 from phalanx.cli.options import Session, common_options
-from phalanx.cli.problem import Problem
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -115,7 +113,7 @@ def main() -> None:
     try:
         code = _run(session, sys.argv[1:])
     except BrokenPipeError:
-        code = Exit.OK
+        code = 0
         _drop_output()
     sys.exit(int(code))
 
@@ -123,25 +121,15 @@ def main() -> None:
 def _run(session: Session, argv: list[str]) -> int:
     try:
         result = root.main(argv, prog_name="gpuctl", standalone_mode=False, obj=session)
-        return result if isinstance(result, int) else Exit.OK
-    except click.UsageError as e:
-        session.screen().three_lines(_usage_problem(e))
-        return Exit.USAGE
+        return result if isinstance(result, int) else 0
     except click.exceptions.Exit as e:
         return e.exit_code
     except BrokenPipeError:
         raise
-    except (click.Abort, KeyboardInterrupt) as e:
-        session.screen().problem(KeyboardInterrupt(*e.args))
-        return Exit.INTERRUPTED
-    except Exception as e:  # noqa: BLE001 (the process boundary: told in three lines, and the exit code says it)
-        session.screen().problem(e)
-        return exit_of(e)
+    except (Exception, KeyboardInterrupt) as e:  # noqa: BLE001 (the process boundary: told in three lines, and the exit code says it)
+        from phalanx.cli.endings import tell
 
-
-def _usage_problem(error: click.UsageError) -> Problem:
-    path = error.ctx.command_path if error.ctx else "gpuctl"
-    return Problem("USAGE", error.format_message(), "the command line is not complete or not right", f"{path} --help")
+        return tell(e, session.screen())
 
 
 def _drop_output() -> None:

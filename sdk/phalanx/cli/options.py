@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.cli.render import Look, Screen
-
 if TYPE_CHECKING:
+    from phalanx.cli.render import Screen
     from phalanx.cli.target import Target
     from phalanx.client import Client
 
@@ -36,6 +35,8 @@ class Session:
 
     def screen(self) -> Screen:
         """Returns the screen that the flags ask for."""
+        from phalanx.cli.render import Look, Screen  # `--help` needs neither
+
         return Screen(
             Look(
                 json=bool(self.flags.get("json")),
