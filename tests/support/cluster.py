@@ -142,7 +142,8 @@ class Cluster:
 
     @property
     def ca(self) -> Path:
-        return Path(self.controls[0].wait_ready()["ca"])
+        alive = next(c for c in self.controls if not c.has_ended())
+        return Path(alive.wait_ready()["ca"])
 
     @property
     def token(self) -> str:

@@ -16,6 +16,7 @@ TARGETS = [
     "test-all",
     "test-gpu",
     "chaos",
+    "chaos-short",
     "check",
     "protos",
     "ui",
@@ -50,5 +51,6 @@ def test_the_gate_runs_tests_and_checks_and_tells_the_truth() -> None:
     gate = (ROOT / ".ci/run").read_text()
     assert "set -euo pipefail" in gate
     assert "make test" in gate
+    assert "make chaos-short" in gate
     assert "make check" in gate
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
