@@ -16,11 +16,12 @@ from collections.abc import Callable, Generator
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, ConnectionFailedError
-from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx.core.frames import NO_ID, Assembler, Frame, FrameError, Kind, chunks, encode_head
 from phalanx.core.serialization import Packed
+from phalanx.core.sockets import Part, close_fds
 from phalanx.core.views import GangAddress
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
-from phalanx.streams import CONNECT_TIMEOUT_S, Part, Stream, open_stream
+from phalanx.streams import CONNECT_TIMEOUT_S, Stream, open_stream
 
 ACK_AT_ONCE_BYTES = 64 * 1024
 ACK_AT_ONCE_MS = 150
@@ -67,8 +68,7 @@ class GangConnection:
         self._stream: Stream = open_stream(
             unix_path=address.unix_path, data_address=address.data_address, fingerprint=address.fingerprint
         )
-        self._decoder = Decoder()
-        self._partial: dict[bytes, bytearray] = {}
+        self._assembler = Assembler()
         self._pending: dict[bytes, Pending] = {}
         self._waiters: dict[bytes, Pending] = {}
         self._reading = threading.Lock()
@@ -210,9 +210,7 @@ class GangConnection:
             data, fds = self._stream.receive()
             if not data:
                 raise OSError("it closed the connection")
-            self._decoder.feed(data)
-            self._decoder.feed_fds(fds)
-            frames = self._decoder.frames()
+            frames = self._assembler.feed(data, fds)
             if frames:
                 return frames[0]
 
@@ -257,14 +255,10 @@ class GangConnection:
 
     def _send_chunks(self, pending: Pending, packed: Packed) -> None:
         """Other frames may go in between: nobody waits behind a large body."""
-        whole = memoryview(packed.tobytes())
-        for at in range(0, len(whole), CHUNK_BYTES):
-            last = at + CHUNK_BYTES >= len(whole)
-            chunk = whole[at : at + CHUNK_BYTES]
-            frame = Frame(Kind.CALL, pending.id, {}, chunk, 0 if last else MORE)
+        for piece in chunks(Frame(Kind.CALL, pending.id, body=packed.tobytes())):
             with self._sending:
                 self._flush()
-                if not self._write([encode_head(frame), chunk]):
+                if not self._write([encode_head(piece), piece.body]):
                     return
         pending.sent = True
 
@@ -337,10 +331,7 @@ class GangConnection:
         try:
             data, fds = self._stream.receive()
             if data:
-                self._decoder.feed(data)
-                if fds:
-                    self._decoder.feed_fds(fds)
-                for frame in self._decoder.frames():
+                for frame in self._assembler.feed(data, fds):
                     self._deliver(frame)
                 return
         except (OSError, ValueError):
@@ -348,18 +339,12 @@ class GangConnection:
         self.close()
 
     def _deliver(self, frame: Frame) -> None:
-        if frame.flags & MORE or frame.id in self._partial:
-            body = self._partial.setdefault(frame.id, bytearray())
-            body += frame.body
-            if frame.flags & MORE:
-                return
-            frame.body = self._partial.pop(frame.id)
         pending = self._pending.get(frame.id)
         if frame.kind in _OUTCOMES:
             if pending is not None:
                 self._complete(pending, frame)
             elif frame.kind in (Kind.RESULT, Kind.FAILURE):
-                _close_all(frame.fds)
+                close_fds(frame.fds)
                 self._owe(_ACK_HEAD + frame.id)
         elif frame.kind is Kind.PING:
             self._owe(encode_head(Frame(Kind.PONG)), at_once=True)
@@ -415,14 +400,8 @@ class GangConnection:
                 self._sending.release()
 
     def _lose_all(self) -> None:
-        _close_all(self._decoder.take_fds())
+        close_fds(self._assembler.take_fds())
         for pending in list(self._pending.values()):
             if pending.slot:
                 self._pool.settle(pending.slot, ())
             self._complete(pending, None)
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)

@@ -5,7 +5,6 @@ Any thread may send; one thread at a time receives. Knows nothing of frames' mea
 
 from __future__ import annotations
 
-import array
 import contextlib
 import hashlib
 import hmac
@@ -18,14 +17,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phalanx.core.errors import ConnectionFailedError
+from phalanx.core.sockets import ANCILLARY_BYTES, CLOEXEC, Part, fds_of, unsent
 
 CONNECT_TIMEOUT_S = 5.0
 _READ_BYTES = 256 * 1024
-_MAX_FDS = 16
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_MAX_FDS * 4)
 _MAX_PARTS = 64
-
-Part = bytes | bytearray | memoryview
 
 
 class Stream(Protocol):
@@ -66,11 +62,11 @@ class UnixStream:
             batch = todo[:_MAX_PARTS]
             sent = socket.send_fds(self._sock, batch, list(fds)) if fds else self._sock.sendmsg(batch)
             fds = ()
-            todo = _rest(todo, sent)
+            todo = unsent(todo, sent)
 
     def receive(self) -> tuple[memoryview, list[int]]:
-        size, ancillary, _flags, _address = self._sock.recvmsg_into(self._views, _ANCILLARY_BYTES)
-        return self._view[:size], _fds_of(ancillary) if ancillary else []
+        size, ancillary, _flags, _address = self._sock.recvmsg_into(self._views, ANCILLARY_BYTES, CLOEXEC)
+        return self._view[:size], fds_of(ancillary) if ancillary else []
 
     def wait_readable(self, timeout_s: float) -> bool:
         return _poll(self._sock, select.POLLIN, timeout_s)
@@ -161,26 +157,6 @@ def _unverified_context() -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
-
-
-def _rest(parts: list[Part], sent: int) -> list[Part]:
-    if sent == sum(map(len, parts)):
-        return []
-    for i, part in enumerate(parts):
-        if sent < len(part):
-            return [memoryview(part)[sent:], *parts[i + 1 :]]
-        sent -= len(part)
-    return []
-
-
-def _fds_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    fds = array.array("i")
-    for level, kind, raw in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    return list(fds)
 
 
 def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:

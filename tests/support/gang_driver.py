@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from phalanx.core.frames import NO_ID, Frame, Kind, encode_head
+from phalanx.core.frames import NO_ID, Assembler, Frame, Kind, encode_head
 from phalanx.core.ids import id_text, new_raw_id
 from phalanx.core.logrecords import LogRecord, decode
 from phalanx.core.messages import Member
@@ -21,7 +21,7 @@ from phalanx.core.serialization import pack, unpack
 from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources
 from phalanx.loader import dump_callable
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper.channel import Assembler, receive_some
+from phalanx_agent.keeper.channel import receive_some
 from phalanx_agent.launcher import Launcher
 from tests.support.wait import wait_until
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from phalanx.core.frames import CHUNK_BYTES, Frame, Kind, encode_head
+from phalanx.core.frames import CHUNK_BYTES, Assembler, Frame, Kind, chunks, encode_head
 from phalanx.core.states import Phase
 from phalanx_agent.keeper.bodies import Loans
 from phalanx_agent.keeper.calls import CallBook, Outcome, QueuedCall, Reply, result_meta
-from phalanx_agent.keeper.channel import Assembler, chunks
 from phalanx_agent.keeper.counters import PhaseCounters
 
 A, B = b"a" * 16, b"b" * 16

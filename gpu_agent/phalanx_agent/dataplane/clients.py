@@ -13,9 +13,10 @@ from phalanx.core import tickets
 from phalanx.core.clock import Clock
 from phalanx.core.errors import AuthError, NotFoundError, PhalanxError
 from phalanx.core.frames import Frame, Kind
+from phalanx.core.sockets import close_fds
 from phalanx.core.tickets import Ticket
 from phalanx_agent.dataplane.calls import CallRecord, Origin
-from phalanx_agent.dataplane.connection import Connection, close_fds
+from phalanx_agent.dataplane.connection import Connection
 from phalanx_agent.dataplane.failures import refusal
 from phalanx_agent.dataplane.gang import Gang
 from phalanx_agent.dataplane.lead import LeadGang

@@ -15,15 +15,14 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from phalanx.core.frames import CHUNK_BYTES, MORE, NO_ID, Decoder, Frame, FrameError, Kind, encode_head
+from phalanx.core.frames import Assembler, Frame, FrameError, chunks, encode_head
+from phalanx.core.sockets import ANCILLARY_BYTES, CLOEXEC, Part, close_fds, fds_of, unsent
 from phalanx_agent.dataplane.loop import READ, WRITE, Loop
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
 """Larger buffers come from mmap, whose page faults cost more than a short read."""
-_MAX_FDS = 16
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_MAX_FDS * 4)
 _MAX_LAZY_BYTES = 2048
 MAX_QUEUED_BYTES = 256 << 20
 MAX_BODY_BYTES = 2 << 30
@@ -58,10 +57,8 @@ class Connection:
         self._sock = sock
         self._fd = sock.fileno()
         self._max_queued_bytes = max_queued_bytes
-        self._decoder = Decoder(max_body_bytes=MAX_BODY_BYTES)
+        self._assembler = Assembler(max_body_bytes=MAX_BODY_BYTES)
         self._out: deque[tuple[memoryview, list[int]]] = deque()
-        self._partial: dict[tuple[bytes, Kind], bytearray] = {}
-        self._partial_bytes = 0
         self._lazy = bytearray()
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._handshaking = self._tls is not None
@@ -80,12 +77,12 @@ class Connection:
         """Sends or queues ``frame``; its descriptors are duplicated where they must wait."""
         if not self.open:
             return
-        if len(frame.body) > CHUNK_BYTES:
-            self._send_chunks(frame)
-            return
-        self._write([encode_head(frame), frame.body], frame.fds)
+        for piece in chunks(frame):
+            self._write([encode_head(piece), piece.body], piece.fds)
+            if not self.open:
+                return
 
-    def send_encoded(self, head: bytes, body: bytes | bytearray | memoryview) -> None:
+    def send_encoded(self, head: bytes, body: Part) -> None:
         """Sends a frame whose header and meta were written before; the body is at most one chunk."""
         if self.open:
             self._write([head, body], [])
@@ -111,25 +108,12 @@ class Connection:
         for _, fds in self._out:
             close_fds(fds)
         self._out.clear()
-        close_fds(self._decoder.take_fds())
-        self._partial.clear()
+        close_fds(self._assembler.take_fds())
         with contextlib.suppress(OSError):
             self._sock.close()
         self.on_close(self, reason)
 
-    def _send_chunks(self, frame: Frame) -> None:
-        body = memoryview(frame.body)
-        last = (len(body) - 1) // CHUNK_BYTES
-        for i in range(last + 1):
-            part = body[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
-            chunk = Frame(frame.kind, frame.id, frame.meta if i == last else {}, part, 0 if i == last else MORE)
-            if i == last:
-                chunk.fds = frame.fds
-            self._write([encode_head(chunk), part], chunk.fds)
-            if not self.open:
-                return
-
-    def _write(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
+    def _write(self, parts: list[Part], fds: list[int]) -> None:
         if self._lazy:
             parts = [*parts, bytes(self._lazy)]
             self._lazy.clear()
@@ -149,22 +133,17 @@ class Connection:
         if sent != sum(map(len, parts)):
             self._queue_rest(parts, sent)
 
-    def _send_some(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> int:
+    def _send_some(self, parts: list[Part], fds: list[int]) -> int:
         if self._tls is not None:
             return self._tls.send(parts[0])
         if fds:
             return socket.send_fds(self._sock, parts, fds)
         return self._sock.sendmsg(parts)
 
-    def _queue_rest(self, parts: list[bytes | bytearray | memoryview], sent: int) -> None:
-        rest: list[bytes | bytearray | memoryview] = []
-        for part in parts:
-            if sent < len(part):
-                rest.append(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
-        self._queue(rest, [])
+    def _queue_rest(self, parts: list[Part], sent: int) -> None:
+        self._queue(unsent(parts, sent), [])
 
-    def _queue(self, parts: list[bytes | bytearray | memoryview], fds: list[int]) -> None:
+    def _queue(self, parts: list[Part], fds: list[int]) -> None:
         held = [os.dup(fd) for fd in fds]
         for part in parts:
             if len(part):
@@ -241,7 +220,7 @@ class Connection:
 
     def _read(self) -> None:
         try:
-            data = self._receive()
+            data, fds = self._receive()
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as e:
@@ -251,60 +230,25 @@ class Connection:
             self.close("closed by the other side")
             return
         try:
-            self._decoder.feed(data)
-            for frame in self._decoder.frames():
+            for frame in self._assembler.feed(data, fds):
                 self._deliver(frame)
         except (KeyError, TypeError, ValueError) as e:
             log.warning("connection closed", exc_info=not isinstance(e, FrameError), extra={"peer": self.name})
             self.close(f"not understood: {type(e).__name__}: {e}")
 
-    def _receive(self) -> bytes:
+    def _receive(self) -> tuple[bytes, list[int]]:
         if self._tls is not None:
             data = self._tls.recv(_READ_BYTES)
             while data and self._tls.pending():
                 data += self._tls.recv(self._tls.pending())
-            return data
+            return data, []
         if not self.passes_fds:
-            return self._sock.recv(_READ_BYTES)
-        data, ancillary, _flags, _address = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, raw in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                usable = len(raw) - len(raw) % 4
-                fds = [int.from_bytes(raw[i : i + 4], "little") for i in range(0, usable, 4)]
-                self._decoder.feed_fds(fds)
-        return data
+            return self._sock.recv(_READ_BYTES), []
+        data, ancillary, _flags, _address = self._sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES, CLOEXEC)
+        return data, fds_of(ancillary) if ancillary else []
 
     def _deliver(self, frame: Frame) -> None:
-        if frame.flags & MORE or self._partial:
-            whole = self._join(frame)
-            if whole is None:
-                return
-            frame = whole
         if self.open:
             self.on_frame(self, frame)
         else:
             close_fds(frame.fds)
-
-    def _join(self, frame: Frame) -> Frame | None:
-        key = (frame.id, frame.kind)
-        if frame.more:
-            if frame.id == NO_ID:
-                raise FrameError("a body in chunks needs an id")
-            self._partial.setdefault(key, bytearray()).extend(frame.body)
-            self._partial_bytes += len(frame.body)
-            if self._partial_bytes > MAX_BODY_BYTES:
-                raise FrameError(f"bodies of {self._partial_bytes} bytes are being put together: over the limit")
-            return None
-        before = self._partial.pop(key, None)
-        if before is not None:
-            self._partial_bytes -= len(before)
-            before += frame.body
-            frame.body = before
-        return frame
-
-
-def close_fds(fds: list[int]) -> None:
-    """Closes each; one that is closed already is no error."""
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)

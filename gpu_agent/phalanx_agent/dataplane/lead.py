@@ -12,13 +12,13 @@ from typing import Any
 
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
+from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
 from phalanx_agent.dataplane import telling
 from phalanx_agent.dataplane.admission import WINDOW, AdmissionQueue, retry_ms
 from phalanx_agent.dataplane.bodies import OWN_SLOT, read_fds, slots_of
 from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
 from phalanx_agent.dataplane.calls import CallRecord, CallTable, Origin, Step
-from phalanx_agent.dataplane.connection import close_fds
 from phalanx_agent.dataplane.facts import GangSnapshot, GangSpec
 from phalanx_agent.dataplane.failures import cancelled, failure, infrastructure
 from phalanx_agent.dataplane.gang import Emit, Gang, ended_error, is_error

@@ -17,8 +17,9 @@ from typing import Protocol
 
 from phalanx.core.frames import HEADER_BYTES, NO_ID, Frame, Kind, encode_head
 from phalanx.core.ids import RAW_BYTES
+from phalanx.core.sockets import close_fds
 from phalanx_agent.dataplane.bodies import MEMFD_FROM_BYTES, as_memory, inline
-from phalanx_agent.dataplane.connection import Connection, close_fds
+from phalanx_agent.dataplane.connection import Connection
 from phalanx_agent.dataplane.facts import PeerSpec
 from phalanx_agent.dataplane.loop import WRITE, Loop, now_ns
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
+from phalanx.core.sockets import close_fds
 from phalanx_agent.dataplane.bodies import inline, slots_of
-from phalanx_agent.dataplane.connection import Connection, close_fds
+from phalanx_agent.dataplane.connection import Connection
 from phalanx_agent.dataplane.facts import GangSpec
 from phalanx_agent.dataplane.gang import Emit, Gang
 from phalanx_agent.dataplane.loop import Loop

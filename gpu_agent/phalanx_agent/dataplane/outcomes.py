@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import id_text
 from phalanx.core.messages import ErrorInfo
+from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
 from phalanx_agent.dataplane.bodies import read_body, slots_of
 from phalanx_agent.dataplane.calls import CallRecord, Origin, Step
-from phalanx_agent.dataplane.connection import close_fds
 from phalanx_agent.dataplane.facts import CallEnded, DirectEnded
 from phalanx_agent.dataplane.failures import error_from_meta
 

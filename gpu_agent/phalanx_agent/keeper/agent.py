@@ -11,7 +11,8 @@ import socket
 from collections.abc import Callable
 
 from phalanx.core.frames import Frame, Kind
-from phalanx_agent.keeper.channel import Channel, ChannelClosedError, close_fds
+from phalanx.core.sockets import close_fds
+from phalanx_agent.keeper.channel import Channel, ChannelClosedError
 from phalanx_agent.keeper.loop import WRITE, Loop
 
 SOCKET_BYTES = 1 << 20

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.core.frames import Frame, Kind
+from phalanx.core.sockets import close_fds
 from phalanx_agent.keeper.calls import Body, QueuedCall, Reply, reply_bytes
-from phalanx_agent.keeper.channel import close_fds
 
 MEMFD_BYTES = 1 << 20
 NO_SLOT = -1

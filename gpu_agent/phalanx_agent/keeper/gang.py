@@ -15,12 +15,13 @@ from typing import Any
 from phalanx.core.clock import Clock
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
+from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper import bodies, telling
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
-from phalanx_agent.keeper.channel import ChannelClosedError, close_fds
+from phalanx_agent.keeper.channel import ChannelClosedError
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.loop import WRITE, Loop

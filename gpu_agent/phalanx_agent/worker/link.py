@@ -14,10 +14,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.core.frames import CHUNK_BYTES, Frame, encode_head
+from phalanx.core.frames import Assembler, Frame, chunks, encode_head
 from phalanx.core.serialization import Packed
+from phalanx.core.sockets import close_fds
 from phalanx_agent.keeper.bodies import MEMFD_BYTES, NO_SLOT
-from phalanx_agent.keeper.channel import Assembler, chunks, close_fds, receive_some
+from phalanx_agent.keeper.channel import receive_some
 
 MAX_POOLED = 4
 MAX_POOLED_BYTES = 1 << 31
@@ -53,7 +54,7 @@ class Link:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            for piece in chunks(frame) if len(frame.body) > CHUNK_BYTES else (frame,):
+            for piece in chunks(frame):
                 self._send_one(piece)
 
     def _send_one(self, frame: Frame) -> None:

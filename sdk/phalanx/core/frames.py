@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, cast
@@ -170,6 +171,66 @@ class Decoder:
     def _claim(self, count: int) -> list[int]:
         fds, self._fds = self._fds[:count], self._fds[count:]
         return fds
+
+
+class Assembler:
+    """A Decoder whose frames are whole: bodies in several chunks are put together.
+
+    Raises FrameError as the decoder does, and where the bodies that are not yet whole exceed ``max_body_bytes``.
+    """
+
+    def __init__(self, *, max_body_bytes: int = 1 << 31) -> None:
+        self._decoder = Decoder(max_body_bytes=max_body_bytes)
+        self._partial: dict[tuple[bytes, Kind], bytearray] = {}
+        self._partial_bytes = 0
+        self._max_body_bytes = max_body_bytes
+
+    def feed(self, data: bytes | bytearray | memoryview, fds: list[int] | None = None) -> list[Frame]:
+        """Takes bytes and the descriptors that came with them, and returns the frames that are now complete."""
+        if fds:
+            self._decoder.feed_fds(fds)
+        self._decoder.feed(data)
+        frames = self._decoder.frames()
+        if not self._partial:
+            for frame in frames:
+                if frame.flags:
+                    break
+            else:
+                return frames
+        return [whole for f in frames if (whole := self._whole(f)) is not None]
+
+    def take_fds(self) -> list[int]:
+        """Returns descriptors that no frame has claimed, for closing; forgets bodies that are not whole."""
+        self._partial.clear()
+        return self._decoder.take_fds()
+
+    def _whole(self, frame: Frame) -> Frame | None:
+        key = (frame.id, frame.kind)
+        if frame.more:
+            if frame.id == NO_ID:
+                raise FrameError("a body in chunks needs an id")
+            self._partial.setdefault(key, bytearray()).extend(frame.body)
+            self._partial_bytes += len(frame.body)
+            if self._partial_bytes > self._max_body_bytes:
+                raise FrameError(f"bodies of {self._partial_bytes} bytes are being put together: over the limit")
+            return None
+        begun = self._partial.pop(key, None)
+        if begun is not None:
+            self._partial_bytes -= len(begun)
+            begun += frame.body
+            frame.body = begun
+        return frame
+
+
+def chunks(frame: Frame) -> Sequence[Frame]:
+    """Splits a body above CHUNK_BYTES; meta and descriptors ride on the last piece."""
+    if len(frame.body) <= CHUNK_BYTES:
+        return (frame,)
+    body = memoryview(frame.body)
+    starts = range(0, len(body), CHUNK_BYTES)
+    pieces = [Frame(frame.kind, frame.id, {}, body[at : at + CHUNK_BYTES], MORE) for at in starts]
+    pieces[-1] = Frame(frame.kind, frame.id, frame.meta, pieces[-1].body, 0, frame.fds)
+    return pieces
 
 
 def _read_meta(data: bytearray, kind: int) -> dict[str, Any]:

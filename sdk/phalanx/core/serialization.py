@@ -34,6 +34,7 @@ INBAND_BYTES = 4096
 """Arrays smaller than this are copied into the pickle: cheaper than a buffer of their own."""
 
 _HEAD = struct.Struct("!4sBBHIQ")
+_NO_HEAD = (b"", 0, 0, 0, 0, 0)
 _ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
 _PLAIN_ITEMS = 32
 _PLAIN_DEPTH = 3
@@ -145,9 +146,9 @@ def _envelope(pickled: bytes, buffers: list[memoryview], flags: int) -> Packed:
 
 def _split(view: memoryview) -> tuple[int, int, memoryview, list[memoryview], int]:
     """Returns python minor, flags, pickle, buffers and length of an envelope."""
-    if view.nbytes < _HEAD.size or view[:4] != MAGIC:
+    magic, minor, flags, _, count, pickle_bytes = _HEAD.unpack_from(view) if view.nbytes >= _HEAD.size else _NO_HEAD
+    if magic != MAGIC:
         raise SerializationError(f"{view.nbytes} bytes that are not a Phalanx envelope: client and server do not fit")
-    _, minor, flags, _, count, pickle_bytes = _HEAD.unpack_from(view)
     at = _HEAD.size
     if not count and at + pickle_bytes <= view.nbytes:
         return minor, flags, view[at : at + pickle_bytes], [], at + pickle_bytes
