@@ -408,6 +408,10 @@ def test_calls_that_a_keeper_never_began_are_returned_not_failed(plane: TestPlan
     keeper.say(Frame(Kind.FAILURE, call, meta))
     assert plane.wait_for(CallTurnedAway)[0].call_id == id_text("c", call)
     assert not plane.heard(CallEnded)
+    keeper.say(Frame(Kind.FAILURE, call, meta))
+    keeper.say(Frame(Kind.FAILURE, new_call(), meta))
+    keeper.wait_for(Kind.ACK, 3)
+    assert not plane.heard(KeeperEnded), "what is said twice, or of a call that is gone, ends no connection"
 
 
 def test_an_end_without_a_cause_is_clean_and_is_acknowledged(plane: TestPlane) -> None:

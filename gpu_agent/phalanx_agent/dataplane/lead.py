@@ -208,6 +208,9 @@ class LeadGang(Gang):
 
     def _reply(self, node: int, frame: Frame) -> None:
         record = self.table.get(frame.id)
+        if record is None and frame.meta.get("started") is False:
+            self._links[node].send(Frame(Kind.ACK, frame.id))  # it was given back when its gang's end was told
+            return
         if record is None:
             record = self._unknown_outcome(frame)
         if record.step is Step.FINISHED:
