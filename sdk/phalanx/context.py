@@ -6,7 +6,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from phalanx.core.errors import InvalidSpecError
 from phalanx.core.ids import id_text
+
+MAX_STEP = 1 << 53
+"""What JSON readers everywhere can hold."""
 
 
 class CancelledSignal(BaseException):
@@ -53,8 +57,11 @@ class Context:
         return self.stop_requested()
 
     def progress(self, step: int, total: int = 0) -> None:
-        """Marks progress: shown to users and counted as a sign of life. ``total`` 0 means unknown."""
-        self.report_progress(step, total)
+        """Marks progress: shown to users and counted as a sign of life. ``total`` 0 means unknown.
+
+        Raises InvalidSpecError for what is no number from 0 to 2**53.
+        """
+        self.report_progress(_whole("step", step), _whole("total", total))
 
 
 class _Slot:
@@ -71,6 +78,16 @@ def current() -> Context:
 def install(context: Context | None) -> None:
     """Makes ``context`` the one that `current` returns; None when no call runs. For the worker."""
     _Slot.context = context
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        whole = int(value)
+    except (TypeError, ValueError, OverflowError):
+        whole = -1
+    if not 0 <= whole <= MAX_STEP:
+        raise InvalidSpecError(f"progress: {name}={value!r:.40}: give a number from 0 to 2**53")
+    return whole
 
 
 def _local_device() -> str:

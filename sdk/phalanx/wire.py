@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -54,7 +54,11 @@ def proto_class(name: str) -> type[Message]:
 
 
 def to_proto(value: Any) -> Any:
-    """Returns the protobuf message of the same name as ``value``'s class."""
+    """Returns the protobuf message of the same name as ``value``'s class.
+
+    Text that is not Unicode, as a file name can be, is written with escapes: nothing that a user's program says may
+    be unsendable.
+    """
     cls = type(value)
     out: dict[str, Any] = {}
     for name in _field_names(cls):
@@ -67,7 +71,11 @@ def to_proto(value: Any) -> Any:
             out[name] = to_proto(item)
         else:
             out[name] = item
-    return proto_class(cls.__name__)(**out)
+    made = proto_class(cls.__name__)
+    try:
+        return made(**out)
+    except UnicodeEncodeError:
+        return made(**{name: _escaped(item) for name, item in out.items()})
 
 
 def from_proto(cls: type[T], message: Any) -> T:
@@ -118,8 +126,15 @@ def _item_to_proto(item: Any) -> Any:
     if is_dataclass(item):
         return to_proto(item)
     if isinstance(item, tuple):
-        return common_pb2.Variable(name=item[0], value=item[1])
+        name, value = (_escaped(x) for x in cast("tuple[str, str]", item))
+        return common_pb2.Variable(name=name, value=value)
     return item.value if isinstance(item, Enum) else item
+
+
+def _escaped(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_escaped(x) for x in cast("list[Any]", item)]
+    return item.encode("utf-8", "backslashreplace").decode() if isinstance(item, str) else item
 
 
 def _is_repeated(message: Any, name: str) -> bool:

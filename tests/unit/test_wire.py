@@ -133,3 +133,14 @@ def test_times_and_sizes_have_room_for_64_bits() -> None:
             ):
                 narrow = field.type == FieldDescriptor.TYPE_INT32
                 assert not narrow or field.name == "report_every_ms", f"{cls.__name__}.{field.name}"
+
+
+def test_text_that_is_not_unicode_travels_with_escapes() -> None:
+    error = messages.ErrorInfo(type_name="ValueError", message="bad file name: \udcff.txt", traceback="line \udc80")
+    finished = messages.CallFinished(call_id="c-1", error=error)
+    back = unwrap_from_agent(agent_pb2.FromAgent.FromString(wrap_from_agent(finished).SerializeToString()))
+    assert isinstance(back, messages.CallFinished)
+    assert back.error.message == "bad file name: \\udcff.txt"
+    assert back.error.traceback == "line \\udc80"
+    variables = to_proto(spec.EnvSpec(variables=(("NAME", "\udcff"),)))
+    assert variables.variables[0].value == "\\udcff"

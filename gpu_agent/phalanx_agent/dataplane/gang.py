@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
+from phalanx.context import MAX_STEP
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx_agent.dataplane.facts import GangSpec, KeeperAttached, KeeperEnded, KeeperStuck, PlaneEvent, RankSaid
@@ -133,7 +134,7 @@ class Gang:
 
     def _rank(self, frame: Frame) -> None:
         meta = frame.meta
-        step = int(meta.get("step") or 0)
+        step = min(int(meta.get("step") or 0), MAX_STEP)
         self.step = max(self.step, step)
         self.touched_ns = now_ns()
         if meta.get("event") != "progress":
