@@ -160,11 +160,37 @@ def test_a_client_that_lost_its_connection_asks_for_its_outcome(plane: TestPlane
         assert again.expect(Kind.RESULT, call).body == b"late"
 
 
-def test_asking_for_an_unknown_id_says_unknown(plane: TestPlane) -> None:
+def test_asking_for_an_id_that_the_gang_never_had_says_so(plane: TestPlane) -> None:
     plane.open()
+    plane.wait_for(KeeperAttached)
     with plane.client() as client:
         client.send(Kind.ASK, new_call())
-        client.expect(Kind.UNKNOWN)
+        assert client.expect(Kind.UNKNOWN).meta == {"never_ran": True}
+
+
+def test_nobody_says_never_of_a_call_that_is_settled(plane: TestPlane) -> None:
+    """Its outcome was pushed out or told elsewhere: it has run."""
+    plane.open()
+    call = new_call()
+    plane.offer(call)
+    (ended,) = plane.wait_for(CallEnded)
+    plane.plane.acknowledge(GANG, ended.call_id, ended.attempt)
+    with plane.client() as client:
+
+        def forgotten() -> bool:
+            client.send(Kind.ASK, call)
+            return client.receive().kind is Kind.UNKNOWN
+
+        wait_until(forgotten, "the outcome was forgotten")
+        client.send(Kind.ASK, call)
+        assert client.expect(Kind.UNKNOWN).meta == {"never_ran": False}
+
+
+def test_an_agent_that_has_not_heard_its_keeper_says_ask_again(plane: TestPlane) -> None:
+    plane.open(silent=True)
+    with plane.client() as client:
+        client.send(Kind.ASK, new_call())
+        client.expect(Kind.BUSY)
 
 
 def test_a_direct_call_that_lasts_is_reported_and_its_delivery_as_well(plane: TestPlane) -> None:

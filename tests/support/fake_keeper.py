@@ -43,11 +43,14 @@ def read(frame: Frame) -> bytes:
 
 
 class FakeKeeper:
-    """Listens at once. ``answer`` decides what a CALL brings; everything received is kept in ``received``."""
+    """Listens at once. ``answer`` decides what a CALL brings; everything received is kept in ``received``; a ``silent`` one never says its state."""
 
-    def __init__(self, path: Path, *, answer: Answer = echo, state: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path, *, answer: Answer = echo, state: dict[str, Any] | None = None, silent: bool = False
+    ) -> None:
         self.path = path
         self.answer = answer
+        self.silent = silent
         self.state: dict[str, Any] = {"gang": "g", "fence": 1, "pids": [1], "phase": "ready", "running": ""}
         self.state |= state or {}
         self.unacknowledged: dict[bytes, Frame] = {}
@@ -136,7 +139,8 @@ class FakeKeeper:
             with self._lock:
                 self._agent = sock
                 self._attached.set()
-                self._send(sock, Frame(Kind.STATE, NO_ID, self.state))
+                if not self.silent:
+                    self._send(sock, Frame(Kind.STATE, NO_ID, self.state))
                 for outcome in self.unacknowledged.values():
                     self._send(sock, outcome)
         elif frame.kind is Kind.ACK:

@@ -69,10 +69,11 @@ class TestPlane:
         state: dict[str, Any] | None = None,
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
+        silent: bool = False,
     ) -> FakeKeeper:
         """Opens a gang with a fake keeper of its own."""
         path = self.directory / f"{gang_id[-4:]}-{len(self.keepers)}.sock"
-        keeper = FakeKeeper(path, answer=answer, state=state)
+        keeper = FakeKeeper(path, answer=answer, state=state, silent=silent)
         self.keepers.append(keeper)
         self.attach(keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all)
         return keeper

@@ -104,6 +104,7 @@ class Outcomes:
             if record.id not in self._told and self._gang.table.get(record.id) is record:
                 self._tell(record, delivered=False)
         for record in self._gang.table.overdue(now):
+            self._gang.table.settle(record.id, record.fence)
             self.forget(record.id)
 
     def flush(self) -> None:

@@ -21,8 +21,8 @@ and kind, all but the last with MORE set, so that nobody waits behind a large on
     BUSY      agent → client          depth, retry_ms         the client goes durable
     STARTED   keeper → agent          ranks began to run id
     CANCEL    client → agent → keeper → rank   reason, grace_ms
-    ASK       client → agent          what became of id: RESULT, FAILURE, STARTED or UNKNOWN
-    UNKNOWN   agent → client
+    ASK       client → agent          what became of id: RESULT, FAILURE, STARTED, UNKNOWN, or BUSY: ask again
+    UNKNOWN   agent → client          never_ran               the gang never had the call: it may be sent again
     ACK       client → agent → keeper the outcome of id may be forgotten
     RELEASE   rank → … → client       slots                   memory that may be written again
     ATTACH    agent → keeper          epoch                   a (new) agent takes over
