@@ -43,7 +43,10 @@ def read(frame: Frame) -> bytes:
 
 
 class FakeKeeper:
-    """Listens at once. ``answer`` decides what a CALL brings; everything received is kept in ``received``; a ``silent`` one never says its state."""
+    """Listens at once. ``answer`` decides what a CALL brings; everything received is kept in ``received``.
+
+    A ``silent`` one never says its state.
+    """
 
     def __init__(
         self, path: Path, *, answer: Answer = echo, state: dict[str, Any] | None = None, silent: bool = False
