@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core.errors import InvalidSpecError
@@ -48,7 +49,7 @@ class App:
         for function in self._functions.values():
             assert isinstance(function.definition, Decorated)
             spec, needed = function.definition.code()
-            specs.append(spec)
+            specs.append(replace(spec, app=self.name))
             blobs |= needed
         client = connect()
         client.put_missing(blobs)

@@ -219,6 +219,21 @@ def test_a_file_is_deployed_and_its_function_called_by_name(cluster: Cluster) ->
     assert answer.stdout == "42\n"
 
 
+def test_a_file_without_an_app_is_deployed_under_its_own_name(cluster: Cluster) -> None:
+    text = "import phalanx\n@phalanx.gpu_function(gpus=0)\ndef hello(value):\n    return value\n"
+    (cluster.tmp_path / "plain.py").write_text(text)
+    done = gpuctl(cluster, "deploy", "plain.py")
+    assert (done.returncode, done.stdout) == (0, "plain/hello@1\n")
+    assert 'use phalanx.Function.from_name("plain", "hello")' in done.stderr
+    code = 'import phalanx; print(phalanx.Function.from_name("plain", "hello").remote(21))'
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env=cluster.env(), cwd="/", capture_output=True, text=True, timeout=60, check=True
+    )
+    assert answer.stdout == "21\n"
+    (call,) = documents(gpuctl(cluster, "ps", "--all", "--function", "plain/hello", "--json").stdout)
+    assert call["function"] == "plain/hello@1"
+
+
 def test_a_pipe_that_closes_ends_it_quietly(cluster: Cluster) -> None:
     words = " ".join((*GPUCTL, "ps", "--all", "--json"))
     done = subprocess.run(

@@ -70,14 +70,29 @@ def functions_of(module: ModuleType) -> dict[str, Function[..., Any]]:
 
 
 def apps_of(module: ModuleType) -> list[App]:
-    """Returns the apps of the module. Raises InvalidSpecError when there is none."""
+    """Returns the apps of the module; of one that makes none, an app of its own name with all its functions.
+
+    Raises InvalidSpecError when there is nothing to deploy.
+    """
     apps = list({id(value): value for value in vars(module).values() if isinstance(value, App)}.values())
-    if not apps:
+    if apps:
+        return apps
+    functions = functions_of(module)
+    if not functions:
         raise InvalidSpecError(
-            f"{module.__name__} has no app: deployed functions belong to one",
-            hint='write app = phalanx.App("name") and decorate with @app.function(gpus=…)',
+            f"{module.__name__} has nothing to deploy: no app and no GPU function",
+            hint="decorate a function with @phalanx.gpu_function(gpus=…)",
         )
-    return apps
+    app = App(module.__name__)
+    for function in functions.values():
+        app.add(function)
+    return [app]
+
+
+def left_out(module: ModuleType, apps: Sequence[App]) -> list[str]:
+    """Returns the names of the module's functions that belong to none of ``apps``."""
+    deployed = {id(function) for app in apps for function in app.functions}
+    return [name for name, function in functions_of(module).items() if id(function) not in deployed]
 
 
 def arguments(target: Runnable, pairs: Sequence[str]) -> dict[str, Any]:
