@@ -138,6 +138,37 @@ def test_a_killed_rank_on_one_node_leaves_only_victims_on_the_other(gangs: Gangs
     wait_until(lambda: not any(process_exists(p) for p in pids), "all ranks of both nodes are gone", 1)
 
 
+def fail_to_connect(how: str) -> None:
+    """Rank 0 raises what a lost peer could also have caused; no other rank fails."""
+    import torch.distributed as dist
+
+    import phalanx.context
+
+    if phalanx.context.current().rank:
+        return
+    match how:
+        case "socket":
+            raise ConnectionRefusedError(111, "Connection refused")
+        case "words":
+            raise RuntimeError("Connection closed by peer [127.0.0.1]:1234")
+        case _:
+            raise dist.DistNetworkError("Broken pipe")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("how", "kind"), [("socket", ConnectionRefusedError), ("words", RuntimeError), ("collective", RuntimeError)]
+)
+def test_a_users_own_connection_error_is_raised_as_it_is(
+    gangs: Gangs, ranks: int, how: str, kind: type[Exception]
+) -> None:
+    keeper = gangs.one(fail_to_connect, ranks=ranks)
+    frame = keeper.outcome(keeper.call(how))
+    assert frame.meta["error"]["cause"] == "user_exception"
+    assert frame.meta["error"]["rank"] == 0
+    assert isinstance(unpack_exception(bytes(frame.body)), kind)
+
+
 def test_mismatched_sizes_show_both_ranks(gangs: Gangs) -> None:
     def mismatch() -> None:
         import torch

@@ -8,16 +8,25 @@ from phalanx.core.error_meta import error_to_meta
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause, Outcome
-from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, is_victim
+from phalanx_agent.dataplane.failures import as_own, choose_culprit, error_from_meta, is_victim
 from phalanx_agent.dataplane.replies import AFTER_FAILURE_MS, Replies
 
 BOOM = ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="boom", rank=3, node_id="n1")
-PEER = ErrorInfo(cause=Cause.USER_EXCEPTION, message="Connection closed by peer [127.0.0.1]:5", rank=0, node_id="n0")
+PEER = ErrorInfo(
+    cause=Cause.INFRASTRUCTURE,
+    type_name="RuntimeError",
+    message="Connection closed by peer [127.0.0.1]:5",
+    rank=0,
+    node_id="n0",
+    ranks=(RankFailure(rank=0, node_id="n0", message="Connection closed by peer [127.0.0.1]:5"),),
+)
+STOPPED = ErrorInfo(cause=Cause.INFRASTRUCTURE, message="the gang was ended while the call ran", node_id="n1")
 CALL = b"c" * 16
 
 
-def failed(error: ErrorInfo, *, outcome: Outcome = Outcome.FAILED, body: bytes = b"") -> Frame:
-    return Frame(Kind.FAILURE, CALL, {"outcome": outcome.value, "error": error_to_meta(error), "busy_ms": 4}, body)
+def failed(error: ErrorInfo, *, outcome: Outcome = Outcome.FAILED, body: bytes = b"", peer: bool = False) -> Frame:
+    meta = {"outcome": outcome.value, "error": error_to_meta(error), "busy_ms": 4}
+    return Frame(Kind.FAILURE, CALL, {**meta, "peer": True} if peer else meta, body)
 
 
 def succeeded(body: bytes, **meta: object) -> Frame:
@@ -34,8 +43,13 @@ def succeeded(body: bytes, **meta: object) -> Frame:
         "Broken pipe",
     ],
 )
-def test_errors_that_a_peers_end_explains_are_victims(message: str) -> None:
-    assert is_victim(ErrorInfo(cause=Cause.USER_EXCEPTION, message=message))
+def test_words_make_no_victim(message: str) -> None:
+    assert not is_victim(ErrorInfo(cause=Cause.USER_EXCEPTION, message=message))
+
+
+def test_a_victim_is_what_its_keeper_found_no_culprit_for() -> None:
+    assert is_victim(PEER)
+    assert not is_victim(as_own(PEER))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +125,25 @@ def test_after_a_failure_the_others_have_a_bounded_time_to_explain_it() -> None:
     outcome = replies.combine(CALL, returns_all=False)
     assert outcome.meta["error"]["message"] == "boom"
     assert outcome.body == b"pickled"
+
+
+def test_a_peer_error_is_the_users_own_when_no_other_rank_failed() -> None:
+    replies = Replies(2)
+    replies.add(0, failed(PEER, body=b"pickled", peer=True), 1, "n0")
+    replies.add(1, failed(STOPPED), 2, "n1")
+    outcome = replies.combine(CALL, returns_all=False)
+    assert outcome.meta["error"]["cause"] == Cause.USER_EXCEPTION
+    assert outcome.meta["error"]["message"] == PEER.message
+    assert [(r["rank"], r["culprit"]) for r in outcome.meta["error"]["ranks"]] == [(0, True)]
+    assert outcome.body == b"pickled"
+
+
+def test_a_peer_error_stays_a_victims_while_a_node_has_said_nothing() -> None:
+    replies = Replies(2)
+    replies.add(0, failed(PEER, peer=True), 1, "n0")
+    replies.node_gone(1, STOPPED, 1, may_have_run=True)
+    outcome = replies.combine(CALL, returns_all=False)
+    assert outcome.meta["error"]["cause"] == Cause.INFRASTRUCTURE
 
 
 def test_a_time_limit_stays_one_when_other_ranks_only_died_of_it() -> None:

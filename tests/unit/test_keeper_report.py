@@ -50,11 +50,20 @@ def test_the_first_of_two_own_failures_is_the_culprit() -> None:
     assert evidence.verdict(during="").culprit == 3
 
 
+def test_the_first_of_victims_alone_is_the_culprit_where_all_ranks_are_here() -> None:
+    evidence = Evidence("n0")
+    evidence.add_failure(peer(1))
+    evidence.add_failure(peer(0))
+    verdict = evidence.verdict(during="", whole=True)
+    assert (verdict.culprit, verdict.peer) == (1, False)
+    assert verdict.error.cause is Cause.USER_EXCEPTION
+
+
 def test_victims_alone_have_their_culprit_elsewhere() -> None:
     evidence = Evidence("n1")
     evidence.add_failure(peer(2))
     verdict = evidence.verdict(during="")
-    assert verdict.culprit == -1
+    assert (verdict.culprit, verdict.peer) == (-1, True)
     assert verdict.error.cause is Cause.INFRASTRUCTURE
     assert not any(r.culprit for r in verdict.error.ranks)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from typing import Any
+
 import pytest
 
 from phalanx.context import CancelledSignal
@@ -99,3 +101,45 @@ class OutOfMemoryError(RuntimeError):
 )
 def test_exceptions_are_sorted_by_cause(exc: BaseException, cause: Cause) -> None:
     assert outcomes.cause_of(exc) is cause
+
+
+class DistNetworkError(RuntimeError):
+    """As torch's own, for a test without torch."""
+
+
+DistNetworkError.__module__ = "torch.distributed"
+GLOO = "[/src/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:10159"
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        BrokenPipeError(32, "Broken pipe"),
+        RuntimeError("Connection closed by peer [127.0.0.1]:1234"),
+        ValueError(GLOO),
+        TimeoutError("timed out waiting"),
+    ],
+)
+def test_a_users_own_connection_error_is_never_a_victims(exc: BaseException) -> None:
+    assert not outcomes.is_peer_error(exc, world_size=2)
+
+
+@pytest.mark.parametrize("exc", [DistNetworkError("gone"), RuntimeError(GLOO), RuntimeError(f"rank 1 failed\n{GLOO}")])
+def test_an_error_of_the_collective_library_may_be_a_victims_in_a_gang(exc: BaseException) -> None:
+    assert outcomes.is_peer_error(exc, world_size=2)
+    assert not outcomes.is_peer_error(exc, world_size=1)
+
+
+def test_an_error_that_a_collective_caused_may_be_a_victims() -> None:
+    wrapped = ValueError("training failed")
+    wrapped.__cause__ = DistNetworkError("gone")
+    assert outcomes.is_peer_error(wrapped, world_size=2)
+
+
+def test_what_is_raised_in_a_module_of_the_collective_library_may_be_a_victims() -> None:
+    space: dict[str, Any] = {"__name__": "torch.distributed.distributed_c10d"}
+    exec("def wait(): raise RuntimeError('no words')", space)
+    with pytest.raises(RuntimeError) as caught:
+        space["wait"]()
+    assert outcomes.is_peer_error(caught.value, world_size=2)

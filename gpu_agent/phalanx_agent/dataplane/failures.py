@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,6 @@ from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause, Outcome
 
-_VICTIM = re.compile(
-    r"connection (was )?(closed|reset)|closed by (the )?(peer|remote)|broken pipe|connect(ion)? (refused|full ?mesh)"
-    r"|socket (timeout|closed)|timed? ?out (waiting|after)|remote peer|nccl communicator was aborted|rendezvous",
-    re.IGNORECASE,
-)
 _MAX_TEXT_CHARS = 64 * 1024
 MAX_PICKLED_BYTES = 64 * 1024
 
@@ -58,12 +52,16 @@ def refusal(error: PhalanxError) -> dict[str, Any]:
 
 
 def is_victim(error: ErrorInfo) -> bool:
-    """Says whether the error only tells that another rank went away."""
+    """Says whether the error only tells that something else went away. Whose fault a rank's is, its keeper judged."""
     if error.signal or error.exit_code or any(r.culprit for r in error.ranks):
         return False
-    if error.cause in (Cause.INFRASTRUCTURE, Cause.PREEMPTED):
-        return True
-    return error.cause is Cause.USER_EXCEPTION and bool(_VICTIM.search(error.message))
+    return error.cause in (Cause.INFRASTRUCTURE, Cause.PREEMPTED)
+
+
+def as_own(error: ErrorInfo) -> ErrorInfo:
+    """Returns a rank's error that was taken for a victim's as the user's own: no other rank failed or died."""
+    ranks = tuple(replace(r, culprit=r.rank == error.rank) for r in error.ranks)
+    return replace(error, cause=Cause.USER_EXCEPTION, ranks=ranks)
 
 
 def choose_culprit(errors: list[ErrorInfo]) -> ErrorInfo:
@@ -79,7 +77,7 @@ def choose_culprit(errors: list[ErrorInfo]) -> ErrorInfo:
             if former is None or (record.culprit and not former.culprit):
                 records[record.rank] = replace(record, culprit=record.culprit and error is chosen)
     own = records.get(chosen.rank)
-    if own is not None and chosen.rank >= 0:
+    if own is not None and not is_victim(chosen):
         records[chosen.rank] = replace(own, culprit=True)
     return replace(chosen, ranks=tuple(records[r] for r in sorted(records)))
 

@@ -13,7 +13,7 @@ from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Outcome
 from phalanx_agent.dataplane.bodies import read_body
-from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, failure, infrastructure
+from phalanx_agent.dataplane.failures import as_own, choose_culprit, error_from_meta, failure, infrastructure, is_victim
 
 AFTER_FAILURE_MS = 1500
 """How long the others' failures may still come before the outcome is told."""
@@ -30,6 +30,8 @@ class Replies:
     failed_ns: int = 0
     gone: set[int] = field(default_factory=set[int])
     began: bool = False
+    peer: ErrorInfo | None = None
+    """The first error of a rank that its keeper takes for a victim's."""
 
     def add(self, node: int, frame: Frame, now_ns: int, node_id: str) -> None:
         if node in self.frames:
@@ -37,7 +39,10 @@ class Replies:
         self.frames[node] = frame
         if frame.kind is Kind.FAILURE:
             pickled = bytes(read_body(frame))
-            self._failed(error_from_meta(frame.meta.get("error"), pickled=pickled, node_id=node_id), now_ns)
+            error = error_from_meta(frame.meta.get("error"), pickled=pickled, node_id=node_id)
+            if frame.meta.get("peer"):
+                self.peer = self.peer or error
+            self._failed(error, now_ns)
             outcome = Outcome(str(frame.meta.get("outcome", Outcome.FAILED)))
             if outcome is not Outcome.FAILED:
                 self.outcome = outcome
@@ -73,8 +78,7 @@ class Replies:
         """Returns the one frame that the caller gets."""
         busy_ms = max((int(f.meta.get("busy_ms", 0)) for f in self.frames.values()), default=0)
         if self.errors or len(self.frames) < self.nodes:
-            error = choose_culprit(self.errors) if self.errors else infrastructure("the gang ended while the call ran")
-            return failure(call, self.outcome, error, busy_ms=busy_ms)
+            return failure(call, self.outcome, self._blamed(), busy_ms=busy_ms)
         first = self.frames[0]
         if not returns_all:
             return first
@@ -82,6 +86,13 @@ class Replies:
         parts = [int(n) for i in range(self.nodes) for n in self.frames[i].meta.get("parts") or [len(bodies[i])]]
         meta: dict[str, Any] = {k: v for k, v in first.meta.items() if k not in ("fds", "parts")}
         return Frame(Kind.RESULT, call, {**meta, "busy_ms": busy_ms, "parts": parts}, b"".join(bodies))
+
+    def _blamed(self) -> ErrorInfo:
+        if not self.errors:
+            return infrastructure("the gang ended while the call ran")
+        if self.peer is not None and len(self.frames) == self.nodes and all(is_victim(e) for e in self.errors):
+            return choose_culprit([as_own(self.peer), *self.errors])
+        return choose_culprit(self.errors)
 
     def _failed(self, error: ErrorInfo, now_ns: int) -> None:
         self.errors.append(error)

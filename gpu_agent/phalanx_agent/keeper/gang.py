@@ -410,13 +410,14 @@ class Gang:
         during = "before it was ready" if self.phase == "starting" else "between calls"
         if self.book.running is not None:
             during = "before returning a result"
-        verdict = self.evidence.verdict(during=during)
+        whole = len(self.config.members) == 1 and self.phase != "starting"
+        verdict = self.evidence.verdict(during=during, whole=whole)
         grace_ms = 0
         if any(r.exits for r in self.ranks) and len(self.ranks) == 1:
             grace_ms = int(self.config.function.limits.grace_s * 1000)
-        self._end(
-            Why("a rank failed", error=verdict.error, pickled=verdict.pickled, cause=verdict.error.cause), grace_ms
-        )
+        error = verdict.error
+        why = Why("a rank failed", error=error, pickled=verdict.pickled, cause=error.cause, peer=verdict.peer)
+        self._end(why, grace_ms)
 
     def _abandoned(self, grace_ms: int) -> None:
         text = f"no agent was there for {grace_ms} ms (disconnect_grace)"

@@ -1,6 +1,7 @@
 """Who was guilty: from deaths and failures, in the order in which they came, to one error. Pure.
 
-A rank whose peer went away reports "connection closed by peer" or a timeout: a victim, whoever spoke first.
+A rank whose peer went away reports an error of the collective library: a victim, whoever spoke first. Where no rank
+died and none failed otherwise, there is no such peer, and the first of these errors is the user's own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An exception that a rank reported. ``peer`` marks one that another rank's end explains."""
+    """An exception that a rank reported. ``peer`` marks one that another rank's end would explain."""
 
     error: ErrorInfo
     peer: bool
@@ -45,11 +46,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The one error of a failed gang. ``pickled`` is the culprit's exception."""
+    """The one error of a failed gang. ``pickled`` is the culprit's exception.
+
+    ``peer``: only victims are known here, and the culprit is on another node, if anywhere.
+    """
 
     error: ErrorInfo
     pickled: bytes = b""
     culprit: int = -1
+    peer: bool = False
 
 
 @dataclass(slots=True)
@@ -81,8 +86,11 @@ class Evidence:
         """True while nothing but victims is known."""
         return all(isinstance(item, Failure) and item.peer for item in self.order)
 
-    def verdict(self, *, during: str) -> Verdict:
-        """Names the first event that no peer explains. ``during`` ends the sentence about a death."""
+    def verdict(self, *, during: str, whole: bool = False) -> Verdict:
+        """Names the first event that no peer explains. ``during`` ends the sentence about a death.
+
+        ``whole``: every rank of the gang is seen from here, and the group stood before the failure.
+        """
         for item in self.order:
             if isinstance(item, Death):
                 return self._of_death(item, during)
@@ -90,13 +98,16 @@ class Evidence:
                 return self._of_failure(item, item.error.rank)
         for item in self.order:
             if isinstance(item, Failure):
-                error = replace(item.error, cause=Cause.INFRASTRUCTURE)
-                return self._of_failure(Failure(error=error, peer=True), -1)
+                return self._of_failure(item, item.error.rank) if whole else self._of_victim(item)
         return Verdict(error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message="the gang ended", node_id=self.node_id))
 
     def _of_failure(self, failure: Failure, culprit: int) -> Verdict:
         error = replace(failure.error, ranks=self.rank_failures(culprit))
         return Verdict(error=error, pickled=failure.pickled, culprit=culprit)
+
+    def _of_victim(self, failure: Failure) -> Verdict:
+        error = replace(failure.error, cause=Cause.INFRASTRUCTURE, ranks=self.rank_failures(-1))
+        return Verdict(error=error, pickled=failure.pickled, peer=True)
 
     def _of_death(self, death: Death, during: str) -> Verdict:
         error = ErrorInfo(

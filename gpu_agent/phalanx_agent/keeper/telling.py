@@ -18,13 +18,17 @@ from phalanx_agent.keeper.report import Failure, error_from_dict, error_to_dict
 
 @dataclass(slots=True)
 class Why:
-    """The reason for a gang's end. Without ``error`` it is a clean one; a call that still runs fails with ``cause``."""
+    """The reason for a gang's end. Without ``error`` it is a clean one; a call that still runs fails with ``cause``.
+
+    ``peer``: the error is a victim's, unless the other nodes have nothing to say either.
+    """
 
     reason: str
     outcome: Outcome = Outcome.FAILED
     error: ErrorInfo | None = None
     pickled: bytes = b""
     cause: Cause = Cause.INFRASTRUCTURE
+    peer: bool = False
 
 
 def failure_of_rank(frame: Frame) -> Failure:
@@ -55,7 +59,12 @@ def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int) -
     error = why.error or ErrorInfo(
         cause=why.cause, message=f"the gang was ended while the call ran: {why.reason}", node_id=config.node_id
     )
-    return failure_frame(call_id, outcome=why.outcome, error=error_to_dict(error), busy_ms=busy_ms, pickled=why.pickled)
+    frame = failure_frame(
+        call_id, outcome=why.outcome, error=error_to_dict(error), busy_ms=busy_ms, pickled=why.pickled
+    )
+    if why.peer:
+        frame.meta["peer"] = True
+    return frame
 
 
 def never_began(call_id: bytes, why: Why | None, config: GangConfig) -> Frame:

@@ -157,7 +157,7 @@ class Server:
 
     def _fail(self, call: bytes, exc: BaseException) -> None:
         error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=outcomes.cause_of(exc))
-        peer = outcomes.is_peer_error(exc)
+        peer = outcomes.is_peer_error(exc, world_size=self.config.world_size)
         exits = isinstance(exc, SystemExit)
         if exits:
             self._exit_code = error.exit_code

@@ -180,7 +180,8 @@ class _Rank:
     def _tell_startup_failure(self, exc: BaseException) -> None:
         error = describe(exc, rank=self._setup.rank, node_id=self._config.node_id, cause=outcomes.cause_of(exc))
         flush_streams()
-        meta = {"error": error_to_dict(error), "peer": outcomes.is_peer_error(exc)}
+        peer = outcomes.is_peer_error(exc, world_size=self._config.world_size)
+        meta = {"error": error_to_dict(error), "peer": peer}
         self._link.send(Frame(Kind.FAILURE, NO_ID, meta, b"" if isinstance(exc, PhalanxError) else error.pickled))
 
 

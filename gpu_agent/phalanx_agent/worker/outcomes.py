@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
+from types import TracebackType
 
 from phalanx.context import CancelledSignal
 from phalanx.core.states import Cause
 
-_PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError")
-_PEER_WORDS = re.compile(
-    r"connection closed by peer|connection reset by peer|broken pipe|connection refused|remote process exited"
-    r"|timed out waiting|socket timeout|read error|write error|connectfullmesh failed|recvvalue failed"
-    r"|unhandled system error|nccl communicator was aborted|application timeout|pair.*closed",
-    re.IGNORECASE,
-)
+_DISTRIBUTED = "torch.distributed"
+_OF_GLOO = re.compile(r"^\[[^\]]*\bgloo/[^\]]*:\d+\]", re.MULTILINE)
+"""How gloo begins what it says: the place in its own source."""
 _MEMORY_WORDS = re.compile(
     r"can't allocate memory|not enough memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
 )
@@ -34,20 +30,41 @@ def is_out_of_memory(exc: BaseException) -> bool:
     return isinstance(exc, (RuntimeError, OSError)) and bool(_MEMORY_WORDS.search(_text(exc)))
 
 
-def is_peer_error(exc: BaseException) -> bool:
-    """True where a rank says that another one went away: a victim, whoever speaks first."""
-    if "torch.distributed" not in sys.modules:
+def is_peer_error(exc: BaseException, *, world_size: int) -> bool:
+    """True where the collective library raised, which it does when another rank went away: perhaps a victim.
+
+    Only where it came from counts, not its words: a user's own connection may be refused as well. Whether another rank
+    failed at all is the keeper's to know.
+    """
+    if world_size == 1:
         return False
     seen: set[int] = set()
     at: BaseException | None = exc
     while at is not None and id(at) not in seen:
         seen.add(id(at))
-        if type(at).__name__ in _PEER_TYPES:
-            return True
-        if isinstance(at, (RuntimeError, ConnectionError)) and _PEER_WORDS.search(_text(at)):
+        if _is_of_collectives(at):
             return True
         at = at.__cause__
     return False
+
+
+def _is_of_collectives(exc: BaseException) -> bool:
+    if _belongs(type(exc).__module__):
+        return True
+    if type(exc) is not RuntimeError or is_out_of_memory(exc):
+        return False
+    return _belongs(_raised_in(exc.__traceback__)) or bool(_OF_GLOO.search(_text(exc)))
+
+
+def _belongs(module: str) -> bool:
+    return module == _DISTRIBUTED or module.startswith(f"{_DISTRIBUTED}.")
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    """Returns the module of the innermost frame."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
 
 
 def _text(exc: BaseException) -> str:
