@@ -150,6 +150,123 @@ def test_a_sigterm_handler_of_the_user_runs_within_the_grace(gangs: Gangs, grace
     assert keeper.text().count("saved") == (2 if saved else 0)
 
 
+def end_itself(how: str) -> str:
+    """Sends SIGTERM to its own process, as libraries and admins do; swallows it where told to."""
+    import os
+    import signal
+    import time
+
+    if how == "ok":
+        return how
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    except BaseException:
+        if how == "raise":
+            raise
+    return "survived"
+
+
+def lower_limits(how: str) -> int:
+    """Lowers a limit for good, as only root could undo, and says how many files it may open."""
+    import resource
+
+    if how == "lower":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start ranks as another user")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_process_whose_hard_limit_was_lowered_gets_no_other_call(short_run_dir: Path, ranks: int) -> None:
+    gangs = Gangs(short_run_dir, rank_user="nobody")
+    short_run_dir.chmod(0o755)
+    try:
+        keeper = gangs.one(lower_limits, ranks=ranks)
+        assert keeper.result(keeper.call("look")) > 10
+        first, second = keeper.call("lower"), keeper.call("look")
+        assert keeper.result(first) == 10
+        frame = keeper.outcome(second)
+        assert frame.meta["started"] is False
+        assert "setrlimit" in frame.meta["error"]["message"]
+        assert keeper.ended()["error"] is None
+    finally:
+        gangs.close()
+
+
+def start_helpers(how: str) -> list[int]:
+    """Starts an orphan in a session of its own and a child that is held; returns the orphan's process id."""
+    import subprocess
+    import sys
+
+    if how == "look":
+        return []
+    script = "import os,sys,time\nif os.fork(): os._exit(0)\nos.setsid(); print(os.getpid(), flush=True)\n"
+    command = [sys.executable, "-S", "-c", script + "sys.stdout.close(); os.close(1); time.sleep(60)"]
+    orphan = int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    held = subprocess.Popen(["sleep", "60"])
+    globals()["held"] = held
+    return [orphan, held.pid]
+
+
+def test_an_orphan_of_a_call_that_succeeded_is_ended_and_a_child_that_is_held_stays(gangs: Gangs) -> None:
+    keeper = gangs.one(start_helpers, gpus=0)
+    inside = keeper.result(keeper.call("start"))
+    assert keeper.result(keeper.call("look")) == []
+    wait_until(lambda: not inside_exists(keeper, inside[0]), "the orphan is gone")
+    assert inside_exists(keeper, inside[1])
+
+
+def inside_exists(keeper: Keeper, pid: int) -> bool:
+    """Looks for a process by its number inside the gang's own namespace, where it has one."""
+    for path in Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        numbers = lines.get("NSpid", lines["Pid"]).split()
+        if numbers[-1] == str(pid) and "Z" not in lines["State"] and is_below(int(numbers[0]), keeper.pid):
+            return True
+    return False
+
+
+def is_below(pid: int, root: int) -> bool:
+    while pid > 1 and pid != root:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid == root
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_sigterm_that_nobody_asked_for_is_told_as_one_and_ends_the_gang(gangs: Gangs, ranks: int) -> None:
+    keeper = gangs.one(end_itself, ranks=ranks)
+    frame = keeper.outcome(keeper.call("raise"))
+    error = frame.meta["error"]
+    assert (frame.meta["outcome"], error["cause"], error["signal"]) == ("failed", "infrastructure", signal.SIGTERM)
+    assert "was sent SIGTERM" in error["message"]
+    assert [r["rank"] for r in error["ranks"] if r["culprit"]] == [error["rank"]]
+    keeper.ended()
+
+
+@pytest.mark.parametrize("how", ["raise", "swallow"])
+def test_a_call_behind_an_unasked_sigterm_goes_back_as_not_begun(gangs: Gangs, how: str) -> None:
+    keeper = gangs.one(end_itself, gpus=0)
+    first, second = keeper.call(how), keeper.call("ok")
+    if how == "swallow":
+        assert keeper.result(first) == "survived"
+    frame = keeper.outcome(second)
+    assert frame.meta["started"] is False
+    assert "was sent SIGTERM" in frame.meta["error"]["message"]
+    assert keeper.ended()["error"]["signal"] == signal.SIGTERM
+
+
+def test_a_sigterm_from_outside_between_calls_ends_the_gang_with_that_reason(gangs: Gangs) -> None:
+    keeper = gangs.one(end_itself, gpus=0)
+    os.kill(keeper.pids()[0], signal.SIGTERM)
+    report = keeper.ended()
+    assert "was sent SIGTERM between calls" in report["error"]["message"]
+    assert keeper.outcome(keeper.call("ok")).meta["started"] is False
+
+
 def test_exit_handlers_run_when_a_call_is_cancelled(gangs: Gangs) -> None:
     def hold_files() -> None:
         import atexit

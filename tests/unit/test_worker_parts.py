@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
 from typing import Any
 
 import pytest
@@ -100,7 +99,11 @@ class OutOfMemoryError(RuntimeError):
     ],
 )
 def test_exceptions_are_sorted_by_cause(exc: BaseException, cause: Cause) -> None:
-    assert outcomes.cause_of(exc) is cause
+    assert outcomes.cause_of(exc, asked_to_stop=True) is cause
+
+
+def test_a_cancellation_that_nobody_asked_for_is_the_users() -> None:
+    assert outcomes.cause_of(CancelledSignal()) is Cause.USER_EXCEPTION
 
 
 class DistNetworkError(RuntimeError):

@@ -35,6 +35,10 @@ class Loans:
             return None
         return slot if self._open.pop(call_id, None) is not None else None
 
+    def forget_call(self, call_id: bytes) -> None:
+        """The call did not begin: nobody looks at its memory."""
+        self._open.pop(call_id, None)
+
     def forget(self, call_id: bytes, replies: list[Reply]) -> None:
         """The call failed: its memory is the sender's again with the failure, if every rank gave it back."""
         for reply in replies:

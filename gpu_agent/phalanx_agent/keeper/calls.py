@@ -72,6 +72,13 @@ class CallBook:
         self.replies = {}
         return self.running
 
+    def give_back(self) -> None:
+        """The running call did not begin: it waits again, though its memory has gone to the ranks."""
+        assert self.running is not None
+        self.running.fds = []
+        self.queue.appendleft(self.running)
+        self.running = None
+
     def reply(self, reply: Reply) -> bool:
         """Takes one rank's answer; True when it was the last that was missing."""
         self.replies.setdefault(reply.rank, reply)

@@ -24,6 +24,7 @@ from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import ChannelClosedError
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.leftovers import Leftovers
 from phalanx_agent.keeper.loop import WRITE, Loop
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess, append_durably, oom_kills, reap
@@ -50,7 +51,7 @@ class Gang:
     ending: Ending
     tell: Callable[[Frame], None]
     leave: Callable[[], None]
-    clean_after_failure: Callable[[RankProcess, int], None]
+    leftovers: Leftovers
     counters: PhaseCounters
     book: CallBook
     evidence: Evidence
@@ -59,6 +60,7 @@ class Gang:
     why: Why | None = None
     ended: Frame | None = None
     memory: bodies.Loans = field(default_factory=bodies.Loans)
+    ready_ms: int = 0
     _oom_before: int = field(default_factory=oom_kills)
 
     # ---- from the agent ----
@@ -197,7 +199,7 @@ class Gang:
         last = self.book.reply(Reply(rank.rank, ok, frame.meta, frame.body, frame.fds))
         if not ok:
             rank.exits = rank.exits or bool(frame.meta.get("exits"))
-            self.evidence.add_failure(telling.failure_of_rank(frame))
+            self.evidence.add_failure(telling.failure_of_rank(frame, asked=self.ending.begun))
         if self.ending.begun:
             return
         if last:
@@ -227,9 +229,11 @@ class Gang:
         self._idle(now)
         self._finished(call.id, Frame(Kind.RESULT, call.id, meta, body, fds=fds))
         self.spool.end()
-        if meta.get("uneven"):
-            text = "the ranks ran different numbers of collectives in the last call: the gang is not used again"
-            self._end(Why("uneven collectives", error=ErrorInfo(cause=Cause.USER_EXCEPTION, message=text)), 1000)
+        if self.config.world_size == 1:
+            self.leftovers.after_success(self.ranks[0], self.ready_ms)
+        spent = telling.spent(meta, replies)
+        if spent is not None:
+            self._end(spent, 1000)
         else:
             self._hand_over()
 
@@ -237,7 +241,7 @@ class Gang:
         call, replies, now = self._running_ended()
         verdict = self.evidence.verdict(during="")
         self.evidence.forget()
-        self.clean_after_failure(self.ranks[0], self.book.started_ms)
+        self.leftovers.after_failure(self.ranks[0], self.book.started_ms)
         self._idle(now)
         self._finished(call.id, self._failure_of(call.id, verdict, now))
         self.memory.forget(call.id, replies)
@@ -304,7 +308,7 @@ class Gang:
             case Kind.RESULT | Kind.FAILURE if frame.id != NO_ID:
                 self._replied(rank, frame)
             case Kind.FAILURE:
-                self.evidence.add_failure(telling.failure_of_rank(frame))
+                self.evidence.add_failure(telling.failure_of_rank(frame, asked=self.ending.begun))
                 self._judge()
             case Kind.RANK:
                 self._rank_event(rank, frame)
@@ -317,6 +321,9 @@ class Gang:
 
     def _rank_event(self, rank: RankProcess, frame: Frame) -> None:
         event = frame.meta.get("event")
+        if event == "leaves":
+            self._leaves(rank, str(frame.meta.get("because", "")))
+            return
         now = self.clock.monotonic_ms()
         if event == "started":
             rank.host_pid = int(frame.meta["pid"])
@@ -329,8 +336,24 @@ class Gang:
         if event == "ready" and all(r.ready for r in self.ranks) and self.phase == "starting":
             self._all_ready(now)
 
+    def _leaves(self, rank: RankProcess, because: str) -> None:
+        """The rank begins no other call: a SIGTERM that nobody asked for, or ``because``. A single rank's goes back."""
+        if self.ending.begun:
+            return
+        rank.exits = True
+        running = self.book.running
+        if running is not None and self.config.world_size == 1:
+            self.book.give_back()
+            self.memory.forget_call(running.id)
+        if because:
+            self._end(Why(because), int(self.config.function.limits.grace_s * 1000))
+            return
+        self.evidence.add_failure(telling.terminated(rank.rank, "between calls", self.config.node_id))
+        self._judge_now()
+
     def _all_ready(self, now: int) -> None:
         self.loop.cancel("startup")
+        self.ready_ms = now
         self._idle(now)
         pids = [r.host_pid for r in self.ranks]
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "ready", "backend": self.backend, "pids": pids}))
@@ -338,10 +361,7 @@ class Gang:
 
     def startup_timed_out(self) -> None:
         late = [r.rank for r in self.ranks if not r.ready]
-        seconds = self.config.function.limits.startup_timeout_s
-        text = f"ranks {late} were not ready within startup_timeout={seconds:g} s: raise it, or see the ranks' output"
-        error = ErrorInfo(cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=text, node_id=self.config.node_id)
-        self._end(Why("startup timeout", error=error, cause=Cause.TIMEOUT), 0)
+        self._end(telling.late_start(late, self.config), 0)
 
     # ---- deaths and the end ----
 
@@ -366,7 +386,7 @@ class Gang:
             if stack:
                 self.evidence.stacks[rank.rank] = stack
             self.evidence.add_death(died)
-        self._tell_death(died)
+        self.tell(telling.dead(died))
         if not expected:
             self._judge()
 
@@ -380,10 +400,6 @@ class Gang:
             last_lines=self.spool.last_lines(rank.rank),
             out_of_memory=number == 9 and not self.ending.begun and oom_kills() > self._oom_before,
         )
-
-    def _tell_death(self, died: Death) -> None:
-        meta = {"rank": died.rank, "event": "dead", "pid": died.pid, "exit_code": died.exit_code, "signal": died.signal}
-        self.tell(Frame(Kind.RANK, NO_ID, meta))
 
     def _hear_last_words(self, rank: RankProcess) -> None:
         """Reads what a dead rank still wrote and sent; a last reply counts."""
@@ -447,13 +463,8 @@ class Gang:
         self.spool.end(complete=False)
         self.counters.enter(Phase.TEARDOWN, now)
         self.phase = "ended"
-        meta = {
-            "clean": clean,
-            "reason": self.why.reason,
-            "error": error_to_dict(self.why.error) if self.why.error else None,
-            "counters": self.counters.snapshot(now),
-            "deaths": [d.as_dict() for d in self.evidence.deaths.values()],
-        }
+        deaths = list(self.evidence.deaths.values())
+        meta = telling.report(self.why, clean=clean, counters=self.counters.snapshot(now), deaths=deaths)
         telling.write_report(self.gang_dir, meta)
         self.ended = Frame(Kind.ENDED, NO_ID, meta, self.why.pickled)
         self.tell(self.ended)

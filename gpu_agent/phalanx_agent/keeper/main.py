@@ -24,6 +24,7 @@ from phalanx_agent.keeper.calls import CallBook
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.gang import Gang
+from phalanx_agent.keeper.leftovers import Leftovers
 from phalanx_agent.keeper.loop import Loop, signals_to
 from phalanx_agent.keeper.namespaces import Walls
 from phalanx_agent.keeper.output import OutputPipe, Spool
@@ -136,7 +137,7 @@ class _Keeper:
             ending=ending,
             tell=lambda frame: link.send(frame),  # noqa: PLW0108  made below
             leave=self._leave,
-            clean_after_failure=lambda rank, since_ms: _end_leftovers(setup.walls, rank, self._clock, since_ms),
+            leftovers=Leftovers(self._clock),
             counters=counters,
             book=CallBook(len(ranks)),
             evidence=Evidence(setup.config.node_id),
@@ -171,18 +172,3 @@ def _private_tmp(config: GangConfig) -> Path:
         entry = pwd.getpwnam(config.rank_user)
         os.chown(path, entry.pw_uid, entry.pw_gid)
     return path
-
-
-def _end_leftovers(walls: Walls, rank: RankProcess, clock: Clock, since_ms: int) -> None:
-    """Ends what a failed call started and left behind; helpers from earlier calls stay."""
-    below = namespaces.descendants(os.getpid())
-    others = [pid for pid in below if pid != rank.pid]
-    if not others:
-        return
-    del walls
-    age_s = (clock.monotonic_ms() - since_ms) / 1000
-    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    ticks = int((uptime_s - age_s) * os.sysconf("SC_CLK_TCK"))
-    for pid in namespaces.started_since(others, ticks):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 9)

@@ -135,7 +135,7 @@ class Evidence:
             node_id=self.node_id,
             culprit=rank == culprit,
             exit_code=death.exit_code if death else error.exit_code,
-            signal=death.signal if death else 0,
+            signal=death.signal if death else error.signal,
             type_name=error.type_name,
             message=error.message,
             traceback=error.traceback or self.stacks.get(rank, ""),

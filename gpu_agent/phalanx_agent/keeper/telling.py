@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.core.frames import Frame
+from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause, Outcome
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper.calls import CallBook, failure_frame
-from phalanx_agent.keeper.report import Failure, error_from_dict, error_to_dict
+from phalanx_agent.keeper.calls import CallBook, Reply, failure_frame
+from phalanx_agent.keeper.report import Death, Failure, error_from_dict, error_to_dict
 
 
 @dataclass(slots=True)
@@ -31,10 +32,26 @@ class Why:
     peer: bool = False
 
 
-def failure_of_rank(frame: Frame) -> Failure:
-    """Reads a rank's FAILURE."""
+def failure_of_rank(frame: Frame, *, asked: bool) -> Failure:
+    """Reads a rank's FAILURE. ``asked``: the keeper has asked the ranks to end."""
     error = error_from_dict(frame.meta["error"])
+    if error.cause is Cause.CANCELLED and not asked:
+        return terminated(error.rank, "while it ran a call", error.node_id)
     return Failure(error=error, peer=bool(frame.meta.get("peer")), pickled=bytes(frame.body))
+
+
+def terminated(rank: int, when: str, node_id: str) -> Failure:
+    """Returns what a rank's SIGTERM means where nobody asked its keeper for an end."""
+    number = signal.SIGTERM
+    error = ErrorInfo(
+        cause=Cause.INFRASTRUCTURE,
+        type_name="RankDiedError",
+        message=f"rank {rank} on node {node_id} was sent SIGTERM {when}, by its own code or from outside",
+        rank=rank,
+        node_id=node_id,
+        signal=number,
+    )
+    return Failure(error=error, peer=False)
 
 
 def ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
@@ -52,6 +69,22 @@ def ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
         message=f"the call was cancelled {when}",
         node_id=node_id,
     )
+
+
+def spent(meta: dict[str, Any], replies: list[Reply]) -> Why | None:
+    """Returns why a gang is not used again after a call that succeeded; None where it is."""
+    if meta.get("uneven"):
+        text = "the ranks ran different numbers of collectives in the last call: the gang is not used again"
+        return Why("uneven collectives", error=ErrorInfo(cause=Cause.USER_EXCEPTION, message=text))
+    return next((Why(str(r.meta["leaves"])) for r in replies if r.meta.get("leaves")), None)
+
+
+def late_start(late: list[int], config: GangConfig) -> Why:
+    """Returns the end of a gang of which the ranks ``late`` were not ready in time."""
+    seconds = config.function.limits.startup_timeout_s
+    text = f"ranks {late} were not ready within startup_timeout={seconds:g} s: raise it, or see the ranks' output"
+    error = ErrorInfo(cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=text, node_id=config.node_id)
+    return Why("startup timeout", error=error, cause=Cause.TIMEOUT)
 
 
 def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int) -> Frame:
@@ -84,6 +117,23 @@ def known_calls(book: CallBook) -> dict[str, Any]:
         "running": book.running.id.hex() if book.running else "",
         "finished": [call_id.hex() for call_id in book.outcomes],
         "queued": [call.id.hex() for call in book.queue],
+    }
+
+
+def dead(died: Death) -> Frame:
+    """Returns the RANK event of a death."""
+    meta = {"rank": died.rank, "event": "dead", "pid": died.pid, "exit_code": died.exit_code, "signal": died.signal}
+    return Frame(Kind.RANK, NO_ID, meta)
+
+
+def report(why: Why, *, clean: bool, counters: dict[str, int], deaths: list[Death]) -> dict[str, Any]:
+    """Returns what ENDED says."""
+    return {
+        "clean": clean,
+        "reason": why.reason,
+        "error": error_to_dict(why.error) if why.error else None,
+        "counters": counters,
+        "deaths": [d.as_dict() for d in deaths],
     }
 
 

@@ -21,7 +21,9 @@ from phalanx_agent.worker import group, outcomes
 from phalanx_agent.worker.guard import ProcessState, flush_streams
 from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
-from phalanx_agent.worker.signals import Stop, Where
+from phalanx_agent.worker.signals import WORDS, Stop, StopIdleError, Where
+
+SPOILT = "a call lowered a hard limit of its process for good (setrlimit): the gang is not used again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,16 @@ class Server:
             os._exit(0)
         self.markers.write("stop", call=frame.id, attempt=attempt)
         install(None)
+        if isinstance(ran.error, StopIdleError):
+            raise ran.error
         flush_streams()
         if ran.error is None:
             self._succeed(frame.id, ran)
         else:
             self._fail(frame.id, ran.error)
         del ran
-        if self.config.world_size == 1:
-            self.state.restore()
+        if self.config.world_size == 1 and not self.state.restore():
+            raise StopIdleError(SPOILT)
         self._give_back_late()
 
     def _run(self, frame: Frame) -> _Ran:
@@ -110,9 +114,7 @@ class Server:
         """Two nets: the stop exception may come at any instruction, also between the user's return and ours."""
         try:
             args, kwargs = unpack(self.arguments.open(frame))
-            if self.stop.requested:
-                raise CancelledSignal("the call was cancelled before it began")
-            self.stop.where = Where.USER
+            self.stop.user()
             value = self.callee.function(*args, **kwargs)
             if inspect.iscoroutine(value):
                 value = self._run_coroutine(value)
@@ -131,7 +133,7 @@ class Server:
             return asyncio.run(run())
         except asyncio.CancelledError as e:
             if self.stop.requested:
-                raise CancelledSignal("the call was cancelled, or its time limit passed") from e
+                raise CancelledSignal(WORDS) from e
             raise
         finally:
             self.stop.cancels_task(None, None)
@@ -151,18 +153,19 @@ class Server:
             meta["released"] = [c.hex() for c in released]
         if self.config.world_size > 1:
             meta["seq"] = group.sequence_number()
+            if not self.state.restore():
+                meta["leaves"] = SPOILT
         self.link.send(Frame(Kind.RESULT, call, meta, body, fds=fds))
         if fds:
             self.results.sent([f["slot"] for f in meta["fds"]])
 
     def _fail(self, call: bytes, exc: BaseException) -> None:
-        error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=outcomes.cause_of(exc))
+        cause = outcomes.cause_of(exc, asked_to_stop=self.stop.requested)
+        error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=cause)
         peer = outcomes.is_peer_error(exc, world_size=self.config.world_size)
-        exits = isinstance(exc, SystemExit)
+        exits = isinstance(exc, SystemExit) or self.stop.requested
         if exits:
             self._exit_code = error.exit_code
-        elif self.stop.requested:
-            self._exit_code = 0
         if error.cause is Cause.CANCELLED:
             error = replace(error, pickled=b"")
         meta = {

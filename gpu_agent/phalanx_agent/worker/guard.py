@@ -82,8 +82,8 @@ class ProcessState:
             dict(_raw_environ()),
         )
 
-    def restore(self) -> None:
-        """Puts back whatever differs. Buffered output was written before."""
+    def restore(self) -> bool:
+        """Puts back whatever differs; False where that is not allowed. Buffered output was written before."""
         self._restore_streams()
         if _cwd_or_none() != self._cwd:
             os.fchdir(self._cwd_fd)
@@ -91,12 +91,13 @@ class ProcessState:
         for which, was in self._handlers.items():
             if was is not None and _signal.getsignal(which) != was:
                 _signal.signal(which, was)
-        for which, limits in self._limits.items():
-            if resource.getrlimit(which) != limits:
-                with contextlib.suppress(ValueError, OSError):
-                    resource.setrlimit(which, (limits[0], resource.getrlimit(which)[1]))
         if _raw_environ() != self._environ:
             _restore_environ(self._environ)
+        whole = True
+        for which, limits in self._limits.items():
+            if resource.getrlimit(which) != limits:
+                whole = _set_limit(which, limits) and whole
+        return whole
 
     def _restore_streams(self) -> None:
         for fd, identity in enumerate(self._identities):
@@ -124,6 +125,15 @@ def flush_streams() -> None:
             stream.flush()
         except Exception:  # noqa: BLE001, S112  the user's stream may raise anything
             continue
+
+
+def _set_limit(which: int, limits: tuple[int, int]) -> bool:
+    """Sets soft and hard limit. Returns False for a hard one that was lowered: only root may raise it again."""
+    try:
+        resource.setrlimit(which, limits)
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def _identity(fd: int) -> tuple[int, int]:

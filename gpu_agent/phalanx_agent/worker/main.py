@@ -83,7 +83,8 @@ class _Rank:
             return _exit_code_after_handlers(1)
         try:
             code = server.serve()
-        except StopIdleError:
+        except StopIdleError as e:
+            self._event("leaves", because=str(e))
             code = 0
         return _exit_code_after_handlers(code)
 

@@ -16,9 +16,9 @@ _MEMORY_WORDS = re.compile(
 )
 
 
-def cause_of(exc: BaseException) -> Cause:
-    """Sorts an exception of user code."""
-    if isinstance(exc, CancelledSignal):
+def cause_of(exc: BaseException, *, asked_to_stop: bool = False) -> Cause:
+    """Sorts an exception of user code, which may raise our signal without having been asked to stop."""
+    if isinstance(exc, CancelledSignal) and asked_to_stop:
         return Cause.CANCELLED
     return Cause.OUT_OF_MEMORY if is_out_of_memory(exc) else Cause.USER_EXCEPTION
 

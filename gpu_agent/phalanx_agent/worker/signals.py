@@ -16,7 +16,11 @@ from phalanx.context import CancelledSignal
 
 
 class StopIdleError(BaseException):
-    """Raised while the rank waits for its next call: leave the loop."""
+    """Raised while no user code runs: begin no other call, leave the loop. Its text says why; "": it was asked to."""
+
+
+WORDS = "SIGTERM: the call was cancelled, its time limit passed, or somebody else sent it"
+"""What user code is told: only the keeper knows whether it asked."""
 
 
 class Where(Enum):
@@ -46,6 +50,12 @@ class Stop:
         if self.requested:
             raise StopIdleError
 
+    def user(self) -> None:
+        """From here on a request interrupts user code. Raises StopIdleError if there already was one."""
+        self.where = Where.USER
+        if self.requested:
+            raise StopIdleError
+
     def cancels_task(self, loop: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None) -> None:
         """While a coroutine runs, the request cancels its task instead."""
         self._loop, self._task = loop, task
@@ -60,4 +70,4 @@ class Stop:
         if self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
         else:
-            raise CancelledSignal("the call was cancelled, or its time limit passed")
+            raise CancelledSignal(WORDS)
