@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from phalanx.connection import is_connected
@@ -19,50 +18,14 @@ from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import Packed
 from phalanx.dataplane import Pending
 from phalanx.definition import Definition, Target
+from phalanx.giving_up import STOPS, cancel_behind
 from phalanx.runner import Flight, Runner
 from phalanx.runner import current as current_runner
+from phalanx.workers import workers
 
 T = TypeVar("T")
 
-MAX_THREADS = 256
 _INLINE_BYTES = 64 * 1024
-
-
-class Workers:
-    """Daemon threads that take jobs; made when all others are at work, up to a limit. They never keep the process."""
-
-    def __init__(self, limit: int = MAX_THREADS) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._idle = 0
-
-    def run(self, job: Callable[[], None]) -> None:
-        """Runs ``job``, which must not raise, soon."""
-        with self._lock:
-            make = self._idle <= self._jobs.qsize() and self._threads < self._limit
-            self._threads += make
-        self._jobs.put(job)
-        if make:
-            threading.Thread(target=self._work, name="phalanx-worker", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._idle += 1
-            job = self._jobs.get()
-            with self._lock:
-                self._idle -= 1
-            job()
-
-
-class _Process:
-    workers = Workers()
-
-
-def workers() -> Workers:
-    return _Process.workers
 
 
 async def in_thread(act: Callable[[], T], *, on_cancel: Callable[[], object] | None = None) -> T:
@@ -82,6 +45,16 @@ async def in_thread(act: Callable[[], T], *, on_cancel: Callable[[], object] | N
     return await _cancelling(future, on_cancel)
 
 
+def close_behind(results: Generator[Any]) -> None:
+    """Closes a generator that another thread may still be inside of; that one then ends it itself."""
+
+    def close() -> None:
+        with contextlib.suppress(ValueError):
+            results.close()
+
+    cancel_behind(close)
+
+
 async def remote(definition: Definition, packed: Packed) -> Any:
     """Makes the call and returns its value."""
     raw_id = new_raw_id()
@@ -99,7 +72,8 @@ async def remote(definition: Definition, packed: Packed) -> Any:
 
     def cancel() -> None:
         stop.set()
-        current_runner().cancel(raw_id)
+        runner = current_runner()
+        runner.cancel(definition.target(runner.client), raw_id)
 
     return await in_thread(act, on_cancel=cancel)
 
@@ -128,8 +102,8 @@ async def _await_flight(runner: Runner, flight: Flight) -> Any:
     flight.connection.when_done(flight.pending, done)
     try:
         await future
-    except asyncio.CancelledError:
-        workers().run(lambda: _quietly(lambda: runner.cancel(flight.raw_id, flight)))
+    except (asyncio.CancelledError, *STOPS):
+        cancel_behind(lambda: runner.cancel(flight.target, flight.raw_id, flight))
         raise
     frame = flight.pending.frame
     if frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE):
@@ -138,7 +112,7 @@ async def _await_flight(runner: Runner, flight: Flight) -> Any:
 
     def cancel() -> None:
         stop.set()
-        runner.cancel(flight.raw_id)
+        runner.cancel(flight.target, flight.raw_id)
 
     return await in_thread(lambda: runner.settle(flight, stop), on_cancel=cancel)
 
@@ -146,9 +120,9 @@ async def _await_flight(runner: Runner, flight: Flight) -> Any:
 async def _cancelling(future: Awaitable[T], on_cancel: Callable[[], object] | None) -> T:
     try:
         return await future
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, *STOPS):
         if on_cancel is not None:
-            workers().run(lambda: _quietly(on_cancel))
+            cancel_behind(on_cancel)
         raise
 
 
@@ -167,9 +141,3 @@ def _resolve(
 
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(resolve)
-
-
-def _quietly(act: Callable[[], object]) -> None:
-    """A cancellation that cannot be delivered has nobody to tell: the call ends by its own limits."""
-    with contextlib.suppress(Exception):
-        act()

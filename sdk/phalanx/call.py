@@ -10,6 +10,7 @@ from phalanx.client import is_terminal
 from phalanx.core.errors import GetTimeoutError, InvalidSpecError
 from phalanx.core.ids import id_raw
 from phalanx.core.views import CallView, CostView, RankView
+from phalanx.giving_up import STOPS, goes_on
 from phalanx.logs import LogLine, read_logs
 from phalanx.options import Duration, seconds
 from phalanx.runner import current
@@ -108,9 +109,15 @@ class Get(Generic[R]):
     def __call__(self, timeout: Duration | None = None) -> R:
         """Returns the value, or raises what the function raised.
 
-        After ``timeout`` raises GetTimeoutError, and the call goes on.
+        After ``timeout`` raises GetTimeoutError, and the call goes on; so it does after Ctrl-C.
         """
-        return self._call.value(self._call.wait_for_end(None if timeout is None else seconds("timeout", timeout)))
+        timeout_s = None if timeout is None else seconds("timeout", timeout)
+        try:
+            view = self._call.wait_for_end(timeout_s)
+        except STOPS as e:
+            goes_on(e, self._call.id)
+            raise
+        return self._call.value(view)
 
     async def aio(self, timeout: Duration | None = None) -> R:
         """Cancelling the task stops the waiting, not the call."""

@@ -239,6 +239,9 @@ class GangConnection:
         except (OSError, ValueError):
             self.close()
             return False
+        except BaseException:
+            self.close()  # part of a frame may have left
+            raise
         return True
 
     def _send_large(self, pending: Pending, packed: Packed) -> None:
@@ -271,7 +274,7 @@ class GangConnection:
                     return
                 self._read_once()
         except BaseException:
-            self.close()
+            self.close()  # part of what came may be lost; whoever waits here asks again over a new connection
             raise
         finally:
             self._reading.release()

@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from phalanx.aio import workers
 from phalanx.client import Client, is_terminal
 from phalanx.core.errors import ConnectionFailedError, NotFoundError, PhalanxError
 from phalanx.core.frames import Decoder, Frame, Kind, encode_head
@@ -14,6 +13,7 @@ from phalanx.core.ids import id_raw, new_raw_id
 from phalanx.core.logrecords import STDERR, STDOUT, LogRecord, decode
 from phalanx.core.views import LogSource
 from phalanx.streams import open_stream
+from phalanx.workers import workers
 
 MAX_LINE_CHARS = 64 * 1024
 _STREAM_NAMES = {STDOUT: "stdout", STDERR: "stderr"}

@@ -16,16 +16,17 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
-from phalanx.aio import workers
 from phalanx.core.clock import SystemClock
-from phalanx.core.errors import InvalidSpecError, PhalanxError
+from phalanx.core.errors import CallCancelledError, InvalidSpecError, PhalanxError
 from phalanx.core.frames import Kind
-from phalanx.core.ids import new_raw_id
+from phalanx.core.ids import id_text, new_raw_id
 from phalanx.core.serialization import Packed
 from phalanx.dataplane import Pending
 from phalanx.definition import Definition, Target
+from phalanx.giving_up import Cancel, break_off, cancel_behind
 from phalanx.pacing import Pace, Ramp
 from phalanx.runner import Flight, Runner, current
+from phalanx.workers import workers
 
 SHORT_CALL_MS = 50
 """Calls up to this long are worth waiting for where this map alone keeps the gang busy."""
@@ -48,6 +49,10 @@ class _Item:
         self.value: Any = None
         self.error: BaseException | None = None
 
+    @property
+    def ended(self) -> bool:
+        return self.done.is_set() or (self.flight is not None and _has_outcome(self.flight.pending))
+
 
 class Mapper:
     """Use once: `ordered` or `as_they_come`."""
@@ -62,31 +67,42 @@ class Mapper:
         self._prepared: tuple[Runner, Target] | None = None
         self._under_way: dict[_Item, None] = {}
         self._finished: queue.SimpleQueue[_Item] | None = None
+        self._stopped = False
         self._clock = SystemClock()
         self._pace = Pace(window)
         self._ramp = Ramp(self._clock.monotonic_ms())
         self._direct: deque[_Item] = deque()
         self._durable: deque[_Item] = deque()
 
-    def ordered(self) -> Iterator[Any]:
+    def ordered(self) -> Generator[Any]:
         items: deque[_Item] = deque()
         try:
             while self._fill(items):
                 head = items.popleft()
                 self._await_item(head)
                 yield self._outcome(head)
+        except (KeyboardInterrupt, SystemExit) as e:
+            self._break_off(e)
+            raise
         finally:
             self._cancel_rest()
 
-    def as_they_come(self) -> Iterator[Any]:
+    def as_they_come(self) -> Generator[Any]:
         finished = self._finished = queue.SimpleQueue()
         try:
             while self._fill([]):
                 item = self._next_finished(finished)
                 self._settle(item)
                 yield self._outcome(item)
+        except (KeyboardInterrupt, SystemExit) as e:
+            self._break_off(e)
+            raise
         finally:
             self._cancel_rest()
+
+    def stop(self) -> None:
+        """Ends it from another thread than the one that waits, which then cancels what is under way."""
+        self._stopped = True
 
     # ---- starting ----
 
@@ -171,8 +187,8 @@ class Mapper:
     # ---- ending ----
 
     def _await_item(self, item: _Item) -> None:
-        while not item.done.is_set() and not (item.flight is not None and _has_outcome(item.flight.pending)):
-            self._send_held()
+        while not item.ended:
+            self._go_on()
             waited_for = self._oldest_flying(item)
             if waited_for is not None:
                 until_ms = self._clock.monotonic_ms() + round(_LOOK_S * 1000)
@@ -184,9 +200,14 @@ class Mapper:
 
     def _next_finished(self, finished: queue.SimpleQueue[_Item]) -> _Item:
         while True:
-            self._send_held()
+            self._go_on()
             with self._reading(), contextlib.suppress(queue.Empty):
                 return finished.get(timeout=_LOOK_S)
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            raise CallCancelledError("the map was left while it waited")
+        self._send_held()
 
     def _oldest_flying(self, item: _Item) -> Flight | None:
         """Returns the item's own flight; while the item is held here, that of the oldest call at the gang."""
@@ -226,11 +247,28 @@ class Mapper:
 
     def _cancel_rest(self) -> None:
         """Nobody waits for what is still under way."""
+        cancels = self._take_rest()
+        if cancels:
+            cancel_behind(lambda: _cancel_all(list(cancels.values())))
+
+    def _break_off(self, error: BaseException) -> None:
+        """The program is ending: it hears what became of what is still under way."""
+        break_off(error, self._take_rest())
+
+    def _take_rest(self) -> dict[str, Cancel]:
+        """Takes what is under way off the list, and returns how to cancel what was sent and has not ended."""
         rest = list(self._under_way)
         self._under_way.clear()
-        if rest and self._prepared is not None:
-            runner = self._prepared[0]
-            workers().run(lambda: _cancel_all(runner, rest))
+        for item in rest:
+            item.stop.set()
+        if self._prepared is None:
+            return {}
+        runner, target = self._prepared
+        return {
+            id_text("c", item.raw_id): partial(runner.cancel, target, item.raw_id, item.flight)
+            for item in rest
+            if not item.held and not item.ended
+        }
 
 
 def check_window(window: int) -> None:
@@ -251,12 +289,7 @@ def _is_short(pending: Pending) -> bool:
     return 2 * int(frame.meta.get("retry_ms") or 0) <= SHORT_CALL_MS * int(frame.meta["depth"])
 
 
-def _cancel_all(runner: Runner, items: list[_Item]) -> None:
-    for item in items:
-        item.stop.set()
-        if item.held:
-            continue
-        try:
-            runner.cancel(item.raw_id, item.flight)
-        except PhalanxError:
-            continue
+def _cancel_all(cancels: list[Cancel]) -> None:
+    for cancel in cancels:
+        with contextlib.suppress(PhalanxError):
+            cancel()

@@ -25,6 +25,7 @@ from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection, Pending
 from phalanx.definition import Target
+from phalanx.giving_up import STOPS, break_off
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
 
@@ -33,6 +34,8 @@ RECOVER_MS = 15_000
 LOOK_AGAIN_MS = 50
 """No warm gang was found: until then nobody asks again."""
 IDLE_CHECK_MS = 20
+CANCEL_ANSWER_MS = 1000
+"""How long a gang may take to say what it has of a call that is cancelled; one that runs says nothing yet."""
 _UNKNOWN_ANSWERS = 3
 _ASK_PAUSE_S = 0.3
 
@@ -70,12 +73,20 @@ class Runner:
     # ---- whole calls ----
 
     def run(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
-        """Returns the call's value, or raises. ``stop``: somebody cancelled before it was sent."""
-        flight = self.direct(target, raw_id, packed)
-        if flight is None:
-            return self.durable(target, raw_id, packed, stop)
-        flight.connection.wait(flight.pending)
-        return self.settle(flight, stop)
+        """Returns the call's value, or raises. ``stop``: somebody cancelled before it was sent.
+
+        Breaking the wait off, as Ctrl-C does, cancels the call.
+        """
+        flight = None
+        try:
+            flight = self.direct(target, raw_id, packed)
+            if flight is None:
+                return self.durable(target, raw_id, packed, stop)
+            flight.connection.wait(flight.pending)
+            return self.settle(flight, stop)
+        except STOPS as e:
+            break_off(e, {id_text("c", raw_id): lambda: self.cancel(target, raw_id, flight)})
+            raise
 
     def direct(self, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
         """Sends the call to a warm gang; None when there is none."""
@@ -135,15 +146,29 @@ class Runner:
         body = self.client.get_blob(view.result.blob) if view.result.blob else view.result.data
         return value_of_body(body, returns)
 
-    def cancel(self, raw_id: bytes, flight: Flight | None = None) -> None:
-        """Asks for the call's end wherever it is; one that nobody knows was never sent or has ended."""
+    def cancel(self, target: Target, raw_id: bytes, flight: Flight | None = None) -> str:
+        """Asks for the call's end wherever it is. Returns its state then; "" for one that nobody knows."""
         if flight is not None and flight.connection.open and not flight.pending.done:
             flight.connection.cancel(raw_id)
-            return
+            if flight.connection.open:
+                return CallState.CANCELLING
         try:
-            self.client.cancel(id_text("c", raw_id))
+            return self.client.cancel(id_text("c", raw_id)).state
         except NotFoundError:
-            return
+            return self._cancel_at_gang(target, raw_id)
+
+    def _cancel_at_gang(self, target: Target, raw_id: bytes) -> str:
+        """For a direct call that is too young for the control plane: its connection may have ended with its wait."""
+        route = self.route(target)
+        if route is None:
+            return ""
+        pending = route.ask(raw_id)
+        route.cancel(raw_id)
+        route.wait(pending, until_ms=self.clock.monotonic_ms() + CANCEL_ANSWER_MS)
+        frame = pending.frame
+        if frame is not None and frame.kind is Kind.RESULT:
+            return CallState.SUCCEEDED
+        return CallState.CANCELLING if frame is None or frame.kind is Kind.FAILURE else ""
 
     # ---- gangs ----
 

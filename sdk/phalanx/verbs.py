@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from phalanx.core.ids import new_raw_id
@@ -10,11 +10,16 @@ from phalanx.core.ids import new_raw_id
 if TYPE_CHECKING:
     from phalanx.call import Call
     from phalanx.function import Function
+    from phalanx.mapping import Mapper
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_WINDOW = 64
+
+
+def _results(mapper: Mapper, order: bool) -> Generator[Any]:
+    return mapper.ordered() if order else mapper.as_they_come()
 
 
 class Remote(Generic[P, R]):
@@ -73,18 +78,18 @@ class _Mapping(Generic[R]):
     def _arguments(self, item: Any) -> tuple[Any, ...]:
         raise NotImplementedError
 
-    def _start(self, inputs: Iterable[Any], order: bool, return_exceptions: bool, window: int) -> Iterator[R]:
+    def _mapper(self, inputs: Iterable[Any], return_exceptions: bool, window: int) -> Mapper:
         from phalanx.mapping import Mapper, check_window
 
         check_window(window)
         items = iter(inputs)
         packed = (self._function.pack(self._arguments(item), {}) for item in items)
-        mapper = Mapper(self._function.definition, packed, window=window, return_exceptions=return_exceptions)
-        return mapper.ordered() if order else mapper.as_they_come()
+        return Mapper(self._function.definition, packed, window=window, return_exceptions=return_exceptions)
 
-    async def _start_aio(self, results: Iterator[R]) -> AsyncIterator[R]:
+    async def _results_aio(self, mapper: Mapper, order: bool) -> AsyncIterator[R]:
         from phalanx import aio
 
+        results = _results(mapper, order)
         ended = object()
         try:
             while True:
@@ -93,8 +98,8 @@ class _Mapping(Generic[R]):
                     return
                 yield result
         finally:
-            close: Callable[[], None] = getattr(results, "close", lambda: None)
-            aio.workers().run(close)
+            mapper.stop()
+            aio.close_behind(results)
 
 
 class Map(_Mapping[R]):
@@ -113,7 +118,7 @@ class Map(_Mapping[R]):
         At most ``window`` inputs are under way. The first failure, and an error of ``inputs`` itself, is raised and
         cancels what is under way; with ``return_exceptions`` failures of calls are yielded instead.
         """
-        return self._start(inputs, order, return_exceptions, window)
+        return _results(self._mapper(inputs, return_exceptions, window), order)
 
     def aio(
         self,
@@ -123,7 +128,7 @@ class Map(_Mapping[R]):
         return_exceptions: bool = False,
         window: int = DEFAULT_WINDOW,
     ) -> AsyncIterator[R]:
-        return self._start_aio(self._start(inputs, order, return_exceptions, window))
+        return self._results_aio(self._mapper(inputs, return_exceptions, window), order)
 
     def _arguments(self, item: Any) -> tuple[Any, ...]:
         return (item,)

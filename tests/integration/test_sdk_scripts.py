@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.client import Client
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
 
@@ -252,3 +254,40 @@ def test_a_large_bundle_is_refused_with_the_largest_files(cluster: Cluster, tmp_
 def test_all_is_quiet_afterwards(cluster: Cluster) -> None:
     client = cluster.connect()
     wait_until(lambda: not client.list_calls(), "no call is left", 60)
+
+
+INTERRUPTED = """
+    import sys, time
+    import phalanx
+
+    @phalanx.gpu_function(gpus=0, grace=1, scaledown_window=120)
+    def held(path):
+        if path:
+            open(path, "w").close()
+            time.sleep(600)
+
+    if sys.argv[2] == "direct":
+        held.remote("")
+    held.remote(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("way", ["direct", "durable"])
+def test_ctrl_c_ends_the_call_that_the_script_waits_for(cluster: Cluster, tmp_path: Path, way: str) -> None:
+    write(tmp_path, interrupted=INTERRUPTED)
+    client = cluster.connect()
+    started = tmp_path / "started"
+    words = [sys.executable, "interrupted.py", str(started), way]
+    script = subprocess.Popen(words, cwd=tmp_path, env=cluster.env(), stderr=subprocess.PIPE, text=True)
+    wait_until(started.exists, "the function runs", 60)
+    assert gangs_of(client, "held")
+    script.send_signal(signal.SIGINT)
+    _, said = script.communicate(timeout=20)
+    assert script.returncode == -signal.SIGINT
+    call_id = said.partition("phalanx: cancelling call ")[2].split()[0]
+    assert f"call {call_id}: its cancellation is accepted" in said.rpartition("KeyboardInterrupt")[2]
+    wait_until(lambda: not gangs_of(client, "held"), "its ranks have ended", 20)
+
+
+def gangs_of(client: Client, name: str) -> list[str]:
+    return [g.gang_id for g in client.list_gangs() if g.function.endswith(name)]

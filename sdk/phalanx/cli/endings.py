@@ -15,7 +15,7 @@ def tell(error: BaseException, screen: Screen) -> Exit:
         screen.three_lines(_usage_problem(error))
         return Exit.USAGE
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
-        screen.problem(KeyboardInterrupt(*error.args))
+        screen.problem(error if isinstance(error, KeyboardInterrupt) else KeyboardInterrupt(*error.args))
         return Exit.INTERRUPTED
     screen.problem(error)
     return exit_of(error)

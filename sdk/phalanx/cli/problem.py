@@ -48,7 +48,8 @@ def problem_of(error: BaseException) -> Problem:
         known = next((text for cls, text in _WHY.items() if isinstance(error, cls)), "")
         return Problem(error.code, what, why or known or "see above", error.hint or _hint(error))
     if isinstance(error, KeyboardInterrupt):
-        return Problem("INTERRUPTED", "interrupted", "Ctrl-C was pressed", "run the command again")
+        became = "; ".join(getattr(error, "__notes__", ()))
+        return Problem("INTERRUPTED", became or "interrupted", "Ctrl-C was pressed", "run the command again")
     call_id = str(getattr(error, "call_id", ""))
     if call_id:
         what = f"{type(error).__name__}: {error}"
