@@ -13,6 +13,7 @@ from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources
 from phalanx.core.states import Cause
 from phalanx_agent.gang_config import GangConfig, config_from_json, config_to_json
 from phalanx_agent.worker import cuda, group, limits, outcomes
+from phalanx_agent.worker.torchrun import offers
 
 CONFIG = GangConfig(
     gang_id="g-1",
@@ -81,6 +82,25 @@ def test_threads_are_shared_equally_unless_asked_for() -> None:
     assert limits.threads_for(usable=8, asked=0, local_ranks=4) == 2
     assert limits.threads_for(usable=2, asked=0, local_ranks=4) == 1
     assert limits.threads_for(usable=3, asked=3, local_ranks=4) == 3
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "asked", "expected"),
+    [
+        ("gloo", "cpu", "", True),
+        ("gloo", "cpu", "gloo", True),
+        ("gloo", "cpu", "nccl", False),
+        ("gloo", "cpu", "cpu:gloo,cuda:nccl", True),
+        ("nccl", "cuda", "nccl", True),
+        ("nccl", "cuda", "gloo", False),
+        ("nccl", "cuda", "cpu:gloo,cuda:nccl", False),
+        ("nccl", "cuda", "cuda:nccl", True),
+    ],
+)
+def test_a_group_that_stands_offers_what_its_own_devices_need(
+    backend: str, device: str, asked: str, expected: bool
+) -> None:
+    assert offers(backend, asked, device) is expected
 
 
 class OutOfMemoryError(RuntimeError):

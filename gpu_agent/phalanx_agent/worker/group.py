@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx_agent.gang_config import GangConfig
+from phalanx_agent.worker.torchrun import StandingGroup
 
 _SIOCGIFADDR = 0x8915
 _GROUP_TIMEOUT = timedelta(minutes=30)
@@ -24,20 +25,29 @@ class GroupError(RuntimeError):
     """The process group cannot be made; the message says what to do."""
 
 
-def join(config: GangConfig, *, rank: int, device: str, listen_fd: int) -> str:
-    """Joins the gang's group and meets every other rank in it once. Returns the backend; "" for CPU functions.
+def prepare(config: GangConfig) -> StandingGroup | None:
+    """Gets torch ready for user code that makes a group itself; None for CPU functions, or without torch.
 
     Raises GroupError where torch is missing and the gang has more than one rank.
     """
     if config.function.resources.gpus == 0:
-        return ""
+        return None
     if importlib.util.find_spec("torch") is None:
         if config.world_size == 1:
-            return ""
+            return None
         raise GroupError(
             f"a gang of {config.world_size} ranks needs torch for its process group, and this node has none: "
             f'install torch on the node, or add it with env(pip=["torch"])'
         )
+    standing = StandingGroup()
+    standing.install()
+    return standing
+
+
+def join(config: GangConfig, standing: StandingGroup | None, *, rank: int, device: str, listen_fd: int) -> str:
+    """Joins the gang's group and meets every other rank in it once. Returns the backend; "" where none was prepared."""
+    if standing is None:
+        return ""
     import torch.distributed as dist
 
     backend = choose_backend(config.function.backend, device)
@@ -51,6 +61,7 @@ def join(config: GangConfig, *, rank: int, device: str, listen_fd: int) -> str:
         **({"device_id": importlib.import_module("torch").device(device)} if backend == "nccl" else {}),
     )
     _meet(device if backend == "nccl" else "cpu")
+    standing.stands(backend=backend, device=device, timeout=_GROUP_TIMEOUT)
     return backend
 
 

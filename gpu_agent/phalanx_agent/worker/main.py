@@ -103,10 +103,11 @@ class _Rank:
         usable = limits.pin(cpus=config.function.resources.cpus, gang_id=config.gang_id, local_rank=setup.local_rank)
         asked = config.function.resources.cpus
         limits.set_threads(limits.threads_for(usable=usable, asked=asked, local_ranks=config.member.ranks))
+        standing = group.prepare(config)
         callee = self._load()
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
-        backend = group.join(config, rank=rank, device=device, listen_fd=self._fds.listen)
+        backend = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
         limits.set_threads(limits.threads_for(usable=usable, asked=asked, local_ranks=config.member.ranks))
         limits.limit_memory(config.function.resources.memory_gb)
         server = self._server(callee, device)
