@@ -13,8 +13,13 @@ from typing import Any
 from phalanx.core.picklers import dumps_by_value
 
 MAX_BYTES = 64 * 1024
-"""A larger exception travels as text alone: errors are stored in the log."""
+"""A larger exception travels with its long texts cut, or else as text alone: errors are stored in the log."""
+MAX_MESSAGE_CHARS = 8_000
 _MAX_CHAIN = 16
+
+_CONTROL = (SystemExit, KeyboardInterrupt, GeneratorExit)
+_CONTROL_MODULES = frozenset({"builtins", "asyncio.exceptions", "phalanx.context"})
+"""Whose exceptions outside Exception say something to a process or a task, which the caller's must not obey."""
 
 _Link = tuple[bytes, str, bool]
 
@@ -66,14 +71,32 @@ def _attach(this: BaseException, under: BaseException, link: str) -> BaseExcepti
 
 
 def _pack_one(exc: BaseException) -> bytes:
-    if not isinstance(exc, Exception):
+    if not _may_be_raised_elsewhere(exc):
         return b""
     for encode in (_plain, _without_constructor):
         data = encode(exc)
-        loaded = _load(data) if data and len(data) <= MAX_BYTES else None
+        if len(data) > MAX_BYTES:
+            return _cut(exc)
+        loaded = _load(data) if data else None
         if type(loaded) is type(exc) and _text(loaded) == _text(exc):
             return data
     return b""
+
+
+def _may_be_raised_elsewhere(exc: BaseException) -> bool:
+    if isinstance(exc, Exception):
+        return True
+    return not isinstance(exc, _CONTROL) and not any(
+        cls.__module__ in _CONTROL_MODULES for cls in type(exc).__mro__ if cls not in (BaseException, object)
+    )
+
+
+def _cut(exc: BaseException) -> bytes:
+    """Returns a large exception with its long texts shortened, so that the caller's ``except`` still matches."""
+    args = tuple(shorten(a, MAX_MESSAGE_CHARS) if isinstance(a, str) else a for a in exc.args)
+    state = {k: v for k, v in vars(exc).items() if 0 < len(_dump(v)) <= MAX_MESSAGE_CHARS}
+    data = _dump(_Rebuilt(type(exc), args, state))
+    return data if len(data) <= MAX_BYTES and data and type(_load(data)) is type(exc) else b""
 
 
 def _plain(exc: BaseException) -> bytes:
@@ -100,6 +123,14 @@ def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, An
     exc = cls.__new__(cls, *args)
     vars(exc).update(state)
     return exc
+
+
+def shorten(text: str, limit: int) -> str:
+    """Returns ``text`` with its middle left out where it is longer than ``limit`` characters, and says so."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} of {len(text):,} characters left out …\n{text[-half:]}"
 
 
 def _text(exc: BaseException | None) -> str | None:

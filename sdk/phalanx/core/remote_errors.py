@@ -11,11 +11,10 @@ from pathlib import Path
 
 from phalanx.core import errors
 from phalanx.core.errors import CallError, RemoteError
-from phalanx.core.exceptions import pack_exception, unpack_exception
+from phalanx.core.exceptions import MAX_MESSAGE_CHARS, pack_exception, shorten, unpack_exception
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause
 
-MAX_MESSAGE_CHARS = 8_000
 MAX_TRACEBACK_CHARS = 32_000
 
 _PLATFORM_PACKAGES = ("phalanx", "phalanx_agent", "phalanx_proto")
@@ -40,9 +39,9 @@ def describe(exc: BaseException, *, rank: int, node_id: str, cause: Cause = Caus
     exit_code = _exit_code(exc) if isinstance(exc, SystemExit) else 0
     return ErrorInfo(
         cause=cause,
-        type_name=type_name(type(exc)),
-        message=_message(exc, exit_code),
-        traceback=_shorten(format_traceback(exc), MAX_TRACEBACK_CHARS),
+        type_name=_clean(type_name(type(exc))),
+        message=_clean(_message(exc, exit_code, f"rank {rank} on node {node_id}")),
+        traceback=_clean(shorten(format_traceback(exc), MAX_TRACEBACK_CHARS)),
         rank=rank,
         node_id=node_id,
         exit_code=exit_code,
@@ -96,12 +95,12 @@ def _is_platform(filename: str) -> bool:
     return any(f"{name}/" in filename and name in parent for name in _PLATFORM_PACKAGES[1:])
 
 
-def _message(exc: BaseException, exit_code: int) -> str:
+def _message(exc: BaseException, exit_code: int, where: str) -> str:
     if isinstance(exc, SystemExit):
-        said = f": {exc.code}" if isinstance(exc.code, str) else ""
-        return f"the function called sys.exit, code {exit_code}, before returning a result{said}"
+        said = f": {shorten(exc.code, MAX_MESSAGE_CHARS)}" if isinstance(exc.code, str) else ""
+        return f"{where}: the function called sys.exit, code {exit_code}, before returning a result{said}"
     try:
-        return _shorten(str(exc), MAX_MESSAGE_CHARS)
+        return shorten(str(exc), MAX_MESSAGE_CHARS)
     except Exception as e:  # noqa: BLE001  a user's __str__ may raise anything
         return f"<str() of this {type_name(type(exc))} failed: {type(e).__name__}>"
 
@@ -112,11 +111,9 @@ def _exit_code(exc: SystemExit) -> int:
     return exc.code if isinstance(exc.code, int) else 1
 
 
-def _shorten(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+def _clean(text: str) -> str:
+    """Returns text that every encoding step on the way takes: lone surrogates as their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _set_missing(exc: BaseException, **values: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ def run(
     use(session.target(start=True).connection)
     manner = Manner(look=screen.look, ranks=ranks, cancel_on_interrupt=cancel, timeout_s=session.timeout_s)
     set_manner(manner)
+    if screen.look.quiet or screen.look.json or screen.look.progress is False:
+        os.environ["PHALANX_PROGRESS"] = "0"  # for calls that the file's main() waits for itself
     if not isinstance(found, Function):
         show_result(screen, found(**values))
         return
