@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,14 @@ class BadReduce(Exception):
 
 class Slotted(Exception):
     __slots__ = ("extra",)
+
+
+class Shutdown(BaseException):
+    pass
+
+
+class Stopped(KeyboardInterrupt):
+    pass
 
 
 class Unloadable(Exception):
@@ -192,13 +201,46 @@ def test_sys_exit_does_not_end_the_caller(code: object, number: int) -> None:
     assert info.exit_code == number
     assert isinstance(got, errors.CallError)
     assert f"code {number}, before returning a result" in str(got)
+    assert "rank 2 on node n1" in str(got)
+
+
+def test_an_exception_with_a_long_text_keeps_its_type_and_says_what_was_left_out() -> None:
+    info = described(lambda: throw(TwoArguments(7, "x" * 5_000_000)))
+    got = to_exception(info, call_id="c-1", attempt=3)
+    assert isinstance(got, TwoArguments)
+    assert got.code == 7
+    for text in (str(got), info.message):
+        assert "of 5,000,000 characters left out" in text
+        assert len(text) < 10_000
+    assert len(info.traceback) < 40_000
+    assert len(info.pickled) <= MAX_BYTES
 
 
 def test_an_exception_too_large_for_the_log_travels_as_text() -> None:
-    exc = ValueError("x" * (2 * MAX_BYTES))
+    got = travel(ValueError("weights", bytes(2 * MAX_BYTES)))
+    assert isinstance(got, errors.RemoteError)
+    assert got.type_name == "ValueError"
+    assert len(str(got)) < 20_000
+
+
+def test_text_that_is_no_unicode_travels_as_its_escapes() -> None:
+    info = described(lambda: throw(ValueError("bad \ud800 text")))
+    assert info.message == "bad \\ud800 text"
+    info.traceback.encode()
+    assert str(to_exception(info, call_id="c-1", attempt=1)) == "bad \ud800 text"
+
+
+def test_a_users_own_base_exception_arrives_as_its_type() -> None:
+    got = travel(Shutdown("now"))
+    assert type(got) is Shutdown
+    assert str(got) == "now"
+
+
+@pytest.mark.parametrize("exc", [KeyboardInterrupt("x"), GeneratorExit("x"), asyncio.CancelledError("x"), Stopped("x")])
+def test_an_exception_that_would_steer_the_callers_process_arrives_as_text(exc: BaseException) -> None:
     got = travel(exc)
     assert isinstance(got, errors.RemoteError)
-    assert len(str(got)) < 20_000
+    assert type(exc).__name__ in got.type_name
 
 
 def test_tracebacks_leave_out_the_platforms_frames() -> None:

@@ -37,10 +37,11 @@ _OF_THE_USER = (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY)
 def describe(exc: BaseException, *, rank: int, node_id: str, cause: Cause = Cause.USER_EXCEPTION) -> ErrorInfo:
     """Returns all that can travel of ``exc``. Never raises, whatever the exception's own methods do."""
     exit_code = _exit_code(exc) if isinstance(exc, SystemExit) else 0
+    where = f"rank {rank} on node {node_id}" if node_id else f"rank {rank}"
     return ErrorInfo(
         cause=cause,
         type_name=_clean(type_name(type(exc))),
-        message=_clean(_message(exc, exit_code, f"rank {rank} on node {node_id}")),
+        message=_clean(_message(exc, exit_code, where)),
         traceback=_clean(shorten(format_traceback(exc), MAX_TRACEBACK_CHARS)),
         rank=rank,
         node_id=node_id,
