@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,11 @@ class _Process:
     pid = 0
 
 
-def find(flags: Mapping[str, str | None] | None = None) -> Connection:
-    """Returns the configured connection; starts or joins the embedded cluster when nothing is configured."""
+def find(flags: Mapping[str, str | None] | None = None, *, again: bool = False) -> Connection:
+    """Returns the configured connection; starts or joins the embedded cluster when nothing is configured.
+
+    ``again``: this process was connected before, and does not start what `gpuctl down` has stopped.
+    """
     settings = config.resolve(flags)
     if not settings.embedded:
         return Connection(settings.address.text, settings.token.text, settings.ca.text)
@@ -62,7 +66,7 @@ def find(flags: Mapping[str, str | None] | None = None) -> Connection:
         )
     from phalanx import embedded
 
-    started = embedded.ensure()
+    started = embedded.ensure(again=again)
     return Connection(started.address, started.token, started.ca_path, embedded=True)
 
 
@@ -106,4 +110,4 @@ def _open() -> Client:
     from phalanx.client import Client
 
     connection = find()
-    return Client(connection, renew=find if connection.embedded else None)
+    return Client(connection, renew=partial(find, again=True) if connection.embedded else None)

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from phalanx.client import Client, is_terminal
 from phalanx.connection import connect
@@ -155,10 +155,13 @@ class Runner:
         self, call_id: str, until_ms: int | None, see: Callable[[CallView], None] = lambda _view: None
     ) -> CallView:
         view = CallView(call_id=call_id)
-        for view in self.client.watch(call_id, until_ms=until_ms):
-            see(view)
-            if is_terminal(view):
-                break
+        try:
+            for view in self.client.watch(call_id, until_ms=until_ms):
+                see(view)
+                if is_terminal(view):
+                    break
+        except ConnectionFailedError as e:
+            _raise_with(e, call_id)
         return view
 
     def value_of(self, view: CallView, returns: str) -> Any:
@@ -257,6 +260,12 @@ class Runner:
 
     def _recover(self, flight: Flight) -> Any:
         """Finds out what became of a call whose connection was lost after it was sent."""
+        try:
+            return self._recovered(flight)
+        except ConnectionFailedError as e:
+            _raise_with(e, flight.call_id)
+
+    def _recovered(self, flight: Flight) -> Any:
         until_ms = self.clock.monotonic_ms() + RECOVER_MS
         unknown = 0
         while self.clock.monotonic_ms() < until_ms and unknown < _UNKNOWN_ANSWERS:
@@ -288,6 +297,13 @@ class Runner:
         pending = route.ask(flight.raw_id)
         route.wait(pending)
         return pending.frame
+
+
+def _raise_with(error: ConnectionFailedError, call_id: str) -> NoReturn:
+    """Raises the error with the call in it, so that whoever reads it can look for the call."""
+    if hasattr(error, "call_id") or call_id in str(error):
+        raise error
+    raise ConnectionFailedError(f"{error}; call {call_id} was waited for", hint=error.hint) from error
 
 
 class _Process:

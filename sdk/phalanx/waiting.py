@@ -108,7 +108,8 @@ def words_of(view: CallView) -> str:
     if state is CallState.ASSIGNED and view.world_size and view.ready_ranks < view.world_size:
         return f"starting: {view.ready_ranks} of {view.world_size} ranks are ready"
     reason = view.reason or "it is about to start"
-    return f"waiting: {reason}" + (f"; position {view.queue_position}" if view.queue_position else "")
+    said = f"waiting {reason[6:]}" if reason.startswith("waits ") else f"waiting: {reason}"
+    return said + (f"; position {view.queue_position}" if view.queue_position else "")
 
 
 def _width(stream: TextIO) -> int:

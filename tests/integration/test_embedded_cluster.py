@@ -117,6 +117,32 @@ def test_down_stops_at_once_and_leaves_nothing(home: Home) -> None:
     assert not embedded.down(home)
 
 
+def test_down_ends_a_client_that_waits_and_only_a_new_one_starts_it_again(home: Home, tmp_path: Path) -> None:
+    program = WAITER.replace("gpus=1", "gpus=1, retries=3")
+    (tmp_path / "waiter.py").write_text(f"{program}\nwait_for.remote({str(tmp_path / 'flag')!r})\n")
+    script = [sys.executable, str(tmp_path / "waiter.py")]
+    connection = embedded.ensure(home=home)
+    client = subprocess.Popen(script, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: calls_in(connection, "running"), "the call runs", START_S)
+    (call_id,) = calls_in(connection, "running")
+    assert embedded.down(home)
+    _, said = client.communicate(timeout=30)
+    assert client.returncode == 1
+    assert "ConnectionFailedError: the embedded cluster was stopped by `gpuctl down`" in said
+    assert call_id in said
+    assert embedded.running(home) is None
+    (tmp_path / "flag").touch()
+    subprocess.run(script, check=True, timeout=START_S)
+
+
+def calls_in(connection: embedded.Connection, state: str) -> list[str]:
+    client = Client(Connection(connection.address, connection.token, connection.ca_path))
+    try:
+        return [call.call_id for call in client.list_calls(state=state)]
+    finally:
+        client.close()
+
+
 def test_it_stops_after_its_last_client_and_not_before(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHALANX_EMBEDDED_IDLE_S", "1")
     waits = "import sys; sys.stdin.read()"

@@ -92,6 +92,7 @@ def test_one_call_at_a_time_is_shown() -> None:
 
 def test_starting_ranks_are_counted_and_silence_of_the_control_plane_is_named() -> None:
     assert words_of(CallView(state="assigned", world_size=8, ready_ranks=3)) == "starting: 3 of 8 ranks are ready"
+    assert words_of(CallView(state="queued", reason="waits its turn")) == "waiting its turn"
     assert words_of(CallView()) == "waiting: the control plane has not answered yet"
 
 

@@ -42,12 +42,13 @@ class Connection:
     started: bool = False
 
 
-def ensure(*, home: Home | None = None, say: Callable[[str], None] | None = None) -> Connection:
+def ensure(*, home: Home | None = None, say: Callable[[str], None] | None = None, again: bool = False) -> Connection:
     """Returns a connection to the running cluster, starting one when there is none; this process is now its client.
 
     ``say`` is told, in one line, when a cluster was started; by default standard error is. Two processes at once start
-    one cluster. Raises ConnectionFailedError with the failing part's last log lines when it cannot start, and
-    NotBuiltError where the server's packages are not installed.
+    one cluster. ``again``: this process was its client before, and does not start what `gpuctl down` has stopped since.
+    Raises ConnectionFailedError, with the failing part's last log lines when it cannot start, and NotBuiltError where
+    the server's packages are not installed.
     """
     home = home or default_home()
     say = say or _tell
@@ -62,6 +63,8 @@ def ensure(*, home: Home | None = None, say: Callable[[str], None] | None = None
             record = _replace_or_keep(home, record, say)
         if record is not None:
             return _connection(record, started=False)
+        if again and home.stopped.exists():
+            raise ConnectionFailedError("the embedded cluster was stopped by `gpuctl down`", hint="gpuctl up")
         record = _start(home)
     say(_greeting(record))
     return _connection(record, started=True)
@@ -73,7 +76,7 @@ def running(home: Home | None = None) -> Record | None:
 
 
 def down(home: Home | None = None) -> bool:
-    """Stops the cluster at once, with everything that runs in it. Returns False when there was none."""
+    """Stops the cluster at once, with everything that runs in it, for its clients too. Returns False without one."""
     home = home or default_home()
     if not home.root.exists():
         return False
@@ -81,6 +84,7 @@ def down(home: Home | None = None) -> bool:
     with _start_lock(home):
         if not is_held(home.alive_lock):
             return False
+        home.stopped.touch(mode=0o600)
         _stop(home)
     return True
 
@@ -124,6 +128,7 @@ def _start(home: Home) -> Record:
     until = clock.monotonic_ms() + round(_START_TIMEOUT_S * 1000)
     _wait_gone(home, _STOP_TIMEOUT_S)
     home.failure.unlink(missing_ok=True)
+    home.stopped.unlink(missing_ok=True)
     _spawn_supervisor(home)
     seen_alive = False
     while (record := _running(home)) is None:

@@ -29,6 +29,11 @@ class Home:
         return self.root / "failed.json"
 
     @property
+    def stopped(self) -> Path:
+        """There from `gpuctl down` until somebody new starts the cluster again."""
+        return self.root / "stopped"
+
+    @property
     def start_lock(self) -> Path:
         """Held by whoever starts the cluster, so that two scripts at once start one."""
         return self.root / "lock"
