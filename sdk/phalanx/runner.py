@@ -276,7 +276,9 @@ class Runner:
                 return value_of_frame(answer, flight.target.returns)
             if answer is not None and answer.kind is Kind.FAILURE:
                 raise error_of_frame(answer, flight.call_id)
-            unknown += answer is not None
+            if answer is not None and answer.meta.get("never_ran"):
+                return self.durable(flight.target, flight.raw_id, flight.packed)
+            unknown += answer is not None and answer.kind is Kind.UNKNOWN
             self._pause.wait(_ASK_PAUSE_S)
         raise OutcomeUnknownError(
             f"the connection to the gang of {flight.target.name} was lost, and neither its agent nor the control plane "
@@ -287,7 +289,7 @@ class Runner:
         )
 
     def _ask_agent(self, flight: Flight) -> Frame | None:
-        """Returns the outcome or UNKNOWN; None while the gang's agent is not reachable."""
+        """Returns the outcome, UNKNOWN or BUSY; None while the gang's agent is not reachable."""
         address = self.client.gang_address(flight.target.function_id)
         if not address.ticket or address.gang_id != flight.connection.gang_id:
             return Frame(Kind.UNKNOWN, flight.raw_id)

@@ -168,6 +168,21 @@ def test_asking_for_an_id_that_the_gang_never_had_says_so(plane: TestPlane) -> N
         assert client.expect(Kind.UNKNOWN).meta == {"never_ran": True}
 
 
+def test_a_call_that_arrives_after_it_was_given_up_is_not_run(plane: TestPlane) -> None:
+    """Its sender was told that it never ran, and has sent it elsewhere: an older connection's bytes may come late."""
+    keeper = plane.open()
+    plane.wait_for(KeeperAttached)
+    late = new_call()
+    with plane.client() as client, plane.client() as older:
+        client.send(Kind.ASK, late)
+        assert client.expect(Kind.UNKNOWN).meta["never_ran"]
+        older.send(Kind.CALL, late, b"x")
+        older.expect(Kind.BUSY, late)
+        client.send(Kind.ASK, late)
+        assert not client.expect(Kind.UNKNOWN).meta["never_ran"], "it is said once"
+    assert keeper.calls() == []
+
+
 def test_nobody_says_never_of_a_call_that_is_settled(plane: TestPlane) -> None:
     """Its outcome was pushed out or told elsewhere: it has run."""
     plane.open()

@@ -22,6 +22,7 @@ class FakeGang:
         self.address = GangAddress(gang_id=gang_id, unix_path=str(folder / "agent.sock"), ticket="good")
         self.seen: list[Frame] = []
         self.asked: dict[bytes, Frame] = {}
+        self.asked_in_turn: dict[bytes, list[Frame]] = {}
         self.connections = 0
         self._answer = answer
         self._socks: list[socket.socket] = []
@@ -81,7 +82,8 @@ class FakeGang:
             reply = Frame(Kind.WELCOME, meta={"gang": self.address.gang_id, "window": 8})
             send(sock, reply if good else Frame(Kind.REFUSED, meta={"error": "a wrong ticket"}))
         elif frame.kind is Kind.ASK:
-            send(sock, self.asked.get(frame.id, Frame(Kind.UNKNOWN, frame.id)))
+            in_turn = self.asked_in_turn.get(frame.id)
+            send(sock, in_turn.pop(0) if in_turn else self.asked.get(frame.id, Frame(Kind.UNKNOWN, frame.id)))
         elif frame.kind is Kind.CALL:
             send(sock, *self._answer(self, frame))
             for fd in frame.fds:

@@ -212,8 +212,7 @@ class Client:
             elif lead.state is None:
                 self.send(Frame(Kind.BUSY, frame.id))  # its keeper has not yet said which calls it has
             else:
-                never_ran = not lead.table.is_settled(frame.id, 0)
-                self.send(Frame(Kind.UNKNOWN, frame.id, {"never_ran": never_ran}))
+                self.send(Frame(Kind.UNKNOWN, frame.id, {"never_ran": lead.give_up(frame.id)}))
         elif frame.kind is Kind.RELEASE:
             self._held.pop(frame.id, None)
             lead.release(frame.id, [int(s) for s in frame.meta.get("slots") or []])

@@ -67,7 +67,8 @@ class LeadGang(Gang):
             self._outcomes.attach(known, record.client)
             return
         head_age = self._head_age_ms(now_ns())
-        if self.stopping or not self.queue.may_enter(
+        refused = self.stopping or self.table.is_settled(record.id, 0)
+        if refused or not self.queue.may_enter(
             in_flight=len(self._sent), head_age_ms=head_age, body_bytes=record.body_bytes
         ):
             close_fds(record.fds)
@@ -107,6 +108,12 @@ class LeadGang(Gang):
         elif record.step is Step.SENT:
             self._cancel_running(record, "cancelled", grace_ms)
         return True
+
+    def give_up(self, call: bytes) -> bool:
+        """Says whether a direct call that is not here never ran. If so it will not, also where it still arrives."""
+        never_ran = not self.table.is_settled(call, 0)
+        self.table.settle(call, 0)
+        return never_ran
 
     def say_busy(self, record: CallRecord) -> None:
         if record.client is not None:
