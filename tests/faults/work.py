@@ -30,7 +30,7 @@ def gang(body: Any, *, nodes: int = 1, **options: Any) -> Function[..., Any]:
 
 def single(body: Any, **options: Any) -> Function[..., Any]:
     """Returns a CPU function of one rank."""
-    return gang(body, nodes=0, gpus=0, **options)
+    return gang(body, gpus=0, **options)
 
 
 # ---- what runs in ranks ----

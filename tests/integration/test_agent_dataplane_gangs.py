@@ -81,7 +81,7 @@ def test_the_first_dead_rank_stops_every_node_and_stays_the_culprit(nodes: tuple
     call = new_call()
     nodes[0].offer(call)
     theirs.wait_for(Kind.CALL)
-    mine.fail(call, cause="user_exception", message="Connection closed by peer", rank=0)
+    mine.fail(call, cause="infrastructure", message="Connection closed by peer", rank=0)
     theirs.fail(call, cause="user_exception", type_name="ValueError", message="boom", rank=3)
     theirs.end(error={"cause": "user_exception", "message": "boom", "rank": 3})
     mine.wait_for(Kind.STOP)

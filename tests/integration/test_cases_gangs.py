@@ -63,6 +63,18 @@ def mismatched() -> None:
     dist.all_reduce(torch.ones(1000 if phalanx.current().rank == 0 else 10))
 
 
+def cannot_connect(how: str, folder: str) -> None:
+    """The last rank raises what a lost peer could also have caused; nobody else fails."""
+    import threading
+
+    import torch.distributed as dist
+
+    if phalanx.current().rank != 3:
+        threading.Event().wait(600)
+    (Path(folder) / str(phalanx.current().attempt)).touch()
+    raise dist.DistNetworkError("refused") if how == "collective" else ConnectionRefusedError(111, "refused")
+
+
 def port_and_sum() -> tuple[str, int]:
     import os
 
@@ -90,6 +102,18 @@ def test_the_callers_exception_is_the_guilty_ranks_and_not_a_victims(nodes: int)
     assert getattr(caught.value, "rank", None) == 1
     ranks = {r.rank: r.culprit for r in call.status().error.ranks}
     assert ranks.get(0, False) is False
+
+
+@pytest.mark.parametrize("how", ["socket", "collective"])
+def test_a_connection_error_of_the_users_own_is_the_callers_and_eats_the_users_retries(
+    nodes: int, how: str, tmp_path: Path
+) -> None:
+    call = work.gang(cannot_connect, nodes=nodes, retries=1).spawn(how, str(tmp_path))
+    with pytest.raises(RuntimeError if how == "collective" else ConnectionRefusedError, match="refused"):
+        call.get(60)
+    assert call.status().error.cause == "user_exception"
+    assert [r.rank for r in call.status().error.ranks if r.culprit] == [3]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow

@@ -59,6 +59,17 @@ def leaves_children(folder: str, then: str) -> None:
     work.hold(folder)
 
 
+def terminates_itself(really: bool) -> str:
+    import os
+    import signal
+    import threading
+
+    if really:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(20)
+    return "ok"
+
+
 def returns_twice() -> bool:
     import os
 
@@ -85,6 +96,13 @@ def test_an_exit_is_a_failure_that_is_not_retried_and_the_next_call_works(code: 
         call.get(60)
     assert call.status().attempt == 1
     assert function.remote(-1) == -1
+
+
+def test_a_sigterm_that_nobody_asked_for_fails_its_own_call_and_the_next_one_works() -> None:
+    function = work.single(terminates_itself)
+    with pytest.raises(phalanx.RankDiedError, match="was sent SIGTERM while it ran a call"):
+        function.remote(True)
+    assert [function.remote(False) for _ in range(3)] == ["ok"] * 3
 
 
 def test_an_exit_is_tried_again_where_the_function_says_so(tmp_path: Path) -> None:
