@@ -59,7 +59,7 @@ def resolve(
     """Returns the settings that hold in ``folder`` (the current one). Raises InvalidSpecError on a wrong file."""
     environ = os.environ if environ is None else environ
     layers = [_flags(flags or {}), _environment(environ)]
-    project = _project_file(folder or Path.cwd())
+    project = _project_file(folder or _current_folder())
     file_values = _read(project) if project else {}
     if project:
         layers.append(_project(file_values, project))
@@ -125,6 +125,13 @@ def _texts(values: dict[str, Any], path: Path, origin: str) -> dict[str, Value]:
             raise InvalidSpecError(f"{key} = {text!r} in {path}: write it as text in quotes")
         out[key] = Value(str(path.parent / Path(text).expanduser()) if key == "ca" else text, origin)
     return out
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as e:
+        raise InvalidSpecError("the current folder has been deleted", hint="cd to a folder that exists") from e
 
 
 def _project_file(folder: Path) -> Path | None:

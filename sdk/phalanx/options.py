@@ -112,7 +112,7 @@ def _resources(options: Options) -> Resources:
         gpu=_text("gpu", options.gpu),
         cpus=_number("cpus", options.cpus or 0),
         memory_gb=_number("memory_gb", options.memory_gb or 0),
-        nodes=_whole("nodes", options.nodes or 0),
+        nodes=0 if options.nodes is None else _at_least_one("nodes", options.nodes),
     )
 
 
@@ -147,6 +147,13 @@ def _whole(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidSpecError(f"{what}={value!r}: give a whole number")
     return value
+
+
+def _at_least_one(what: str, value: object) -> int:
+    number = _whole(what, value)
+    if number < 1:
+        raise InvalidSpecError(f"{what}={value!r}: give a whole number from 1 on, or leave it out")
+    return number
 
 
 def _text(what: str, value: object) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,8 @@ def test_run_as_json_is_a_stream_of_events(cluster: Cluster) -> None:
     assert events[-1] == {"event": "result", "value": 3}
     assert {"state", "log", "placement", "cost"} <= {str(e["event"]) for e in events}
     assert done.stderr == ""
+    views: list[Any] = [e["call"] for e in events if e["event"] == "state"]
+    assert {view["error"] for view in views} == {None}
 
 
 def test_the_users_exception_is_shown_with_its_own_frames(cluster: Cluster) -> None:
@@ -128,6 +131,8 @@ def test_the_users_exception_is_shown_with_its_own_frames(cluster: Cluster) -> N
         (("logs", "c-00000000000000000000000000"), 3),
         (("cancel", "c-00000000000000000000000000"), 3),
         (("frobnicate",), 2),
+        (("ps", "--timeout", "-1"), 2),
+        (("ps", "-n", "0"), 2),
         (("ps", "--frobnicate"), 2),
     ],
 )
@@ -182,6 +187,29 @@ def test_logs_can_be_picked_by_rank_and_text(cluster: Cluster) -> None:
     assert {(x["rank"], x["stream"]) for x in lines} == {(0, "stdout"), (1, "stdout"), (0, "stderr"), (1, "stderr")}
 
 
+def test_a_rank_that_a_call_does_not_have_is_refused_with_the_ranks_it_has(cluster: Cluster) -> None:
+    call = _spawned(cluster, "shop.py::add", "a=1")
+    wait_until(lambda: _state(cluster, call) == "succeeded", "it ran", 30)
+    done = gpuctl(cluster, "logs", call, "--rank", "7")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"call {call} has no rank 7\nwhy: it has ranks 0 to 1\n" in done.stderr
+
+
+def test_the_list_shows_an_errors_type_before_its_text(cluster: Cluster) -> None:
+    gpuctl(cluster, "run", "shop.py::fail", "--arg", "text=sold out\nand more")
+    listed = gpuctl(cluster, "ps", "--all", "--function", "shop.fail").stdout
+    assert listed.splitlines()[1].rstrip().endswith(": ValueError: sold out")
+
+
+def test_gpuctl_alone_shows_its_help_and_a_group_alone_what_it_can_do(cluster: Cluster) -> None:
+    alone = gpuctl(cluster)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert "Functions and calls" in alone.stdout
+    group = gpuctl(cluster, "token")
+    assert (group.returncode, group.stdout) == (2, "")
+    assert "Usage" in group.stderr.splitlines()[0]
+
+
 def test_a_call_is_cancelled_by_the_beginning_of_its_id(cluster: Cluster) -> None:
     call = _spawned(cluster, "shop.py::wait_for", "path=/nonexistent")
     wait_until(lambda: _state(cluster, call) == "running", "it runs", 30)
@@ -191,7 +219,7 @@ def test_a_call_is_cancelled_by_the_beginning_of_its_id(cluster: Cluster) -> Non
 
 
 def test_nodes_status_cost_doctor_and_config_answer_in_words_and_json(cluster: Cluster) -> None:
-    for words in (("nodes",), ("nodes", "--gpus"), ("status",), ("cost",), ("config", "show", "--origin")):
+    for words in (("nodes",), ("nodes", "--gpus"), ("status",), ("cost",), ("config", "show", "--origin"), ("config",)):
         assert gpuctl(cluster, *words).stdout
         assert all(documents(gpuctl(cluster, *words, "--json").stdout))
     found = {str(f["name"]): f for f in documents(gpuctl(cluster, "doctor", "--json").stdout)}

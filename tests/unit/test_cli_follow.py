@@ -13,6 +13,7 @@ from phalanx.cli.follow import follow
 from phalanx.cli.render import Look, Screen
 from phalanx.cli.run_state import cost_line, stage_of
 from phalanx.core.errors import GetTimeoutError
+from phalanx.core.messages import ErrorInfo
 from phalanx.core.views import CallView, CostView, PhaseCost, RankView
 from phalanx.logs import LogLine
 
@@ -71,6 +72,13 @@ def shown(script: Script, look: Look | None = None, **options: object) -> tuple[
             replace(DONE, state="failed", reason="rank 2 raised ValueError"),
             "failed after 2.5 s: rank 2 raised ValueError",
         ),
+        (
+            replace(
+                DONE, state="failed", reason="", error=ErrorInfo(type_name="shop.SoldOut", message="no more\nof it")
+            ),
+            "failed after 2.5 s: SoldOut: no more",
+        ),
+        (replace(DONE, state="failed", reason="x" * 300), f"failed after 2.5 s: {'x' * 99}…"),
     ],
 )
 def test_every_stage_has_its_words(view: CallView, words: str) -> None:

@@ -9,12 +9,18 @@ from types import ModuleType
 
 import pytest
 
-from phalanx.cli.loading import apps_of, left_out, load_file
+from phalanx import config
+from phalanx.cli.loading import apps_of, arguments, left_out, load_file
+from phalanx.cli.problem import problem_of
 from phalanx.core.errors import InvalidSpecError
 
 Load = Callable[[str], ModuleType]
 PLAIN = "import phalanx\n@phalanx.gpu_function(gpus=2)\ndef hello(): ...\n"
 WITH_APP = PLAIN + "app = phalanx.App('shop')\n@app.function(gpus=1)\ndef sell(): ...\n"
+
+
+def takes_a_value(value: int) -> int:
+    return value
 
 
 @pytest.fixture
@@ -49,3 +55,45 @@ def test_functions_of_an_app_keep_theirs_and_the_others_are_named(load: Load) ->
 def test_a_file_without_functions_has_nothing_to_deploy(load: Load) -> None:
     with pytest.raises(InvalidSpecError, match="my_service has nothing to deploy"):
         apps_of(load("import phalanx\n"))
+
+
+def test_a_syntax_error_is_shown_with_file_line_and_caret(load: Load) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        load("x = 1\nif x:\n    y = (1 +* 2)\n")
+    first, why, hint = problem_of(caught.value).lines()
+    assert first.startswith("error[INVALID-SPEC]: ")
+    assert "my_service.py, line 3: " in first
+    line, caret = why.splitlines()
+    assert line == "why: y = (1 +* 2)"
+    assert line[caret.index("^")] == "*"
+    assert hint == "try: mend the file"
+
+
+@pytest.mark.parametrize(("text", "said"), [("import nothing_of_that_name\n", "line 1: import"), ("1 / 0\n", "1 / 0")])
+def test_what_a_file_raises_at_import_is_said_with_its_place(load: Load, text: str, said: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"my_service.py cannot be imported: \w+Error: ") as caught:
+        load(text)
+    assert said in str(caught.value)
+
+
+def test_a_file_that_is_not_python_says_what_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(InvalidSpecError, match="is not a Python file") as caught:
+        load_file(tmp_path / "notes.txt")
+    assert problem_of(caught.value).hint == "give the path of a .py file"
+
+
+def test_a_wrong_argument_leads_to_the_help_of_run() -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        arguments(takes_a_value, ["other=1"])
+    assert problem_of(caught.value).hint == "gpuctl run --help"
+
+
+def test_a_folder_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for ask in (config.resolve, lambda: load_file(Path("a.py"))):
+        with pytest.raises(InvalidSpecError, match="the current folder has been deleted"):
+            ask()

@@ -8,8 +8,9 @@ import json
 import pytest
 
 from phalanx.cli.folding import Folded
-from phalanx.cli.render import Look, Screen, plain_table
+from phalanx.cli.render import Look, Screen, plain, plain_table
 from phalanx.core.errors import NotFoundError
+from phalanx.core.messages import ErrorInfo
 from phalanx.core.views import CallView
 
 
@@ -52,6 +53,11 @@ def test_json_is_one_document_on_one_line_with_stable_keys() -> None:
     document = json.loads(out.getvalue())
     assert out.getvalue().count("\n") == 1
     assert (document["call_id"], document["state"], document["cost"]["currency"]) == ("c-1", "running", "USD")
+
+
+def test_an_error_that_says_nothing_is_null_in_json() -> None:
+    assert plain(CallView(state="succeeded"))["error"] is None
+    assert plain(CallView(state="failed", error=ErrorInfo(message="no")))["error"]["cause"] == "user_exception"
 
 
 def test_a_terminal_gets_colours_and_a_pipe_none() -> None:

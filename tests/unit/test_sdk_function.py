@@ -73,6 +73,8 @@ async def test_local_has_an_async_twin() -> None:
         ({"timeout": "soon"}, "timeout='soon': give seconds as a number, or text such as"),
         ({"timeout": 0}, "timeout=0: give more than 0 seconds"),
         ({"grace": -1}, "grace=-1"),
+        ({"nodes": 0}, "nodes=0: give a whole number from 1 on"),
+        ({"nodes": -1}, "nodes=-1"),
         ({"retries": 1.0}, "retries=1.0: give a whole number"),
         ({"retries": -1}, "retries=-1"),
         ({"env": {"pip": []}}, "make it with phalanx.env"),

@@ -8,9 +8,15 @@ from phalanx.cli.exits import Exit, exit_of
 from phalanx.cli.problem import Problem
 from phalanx.cli.render import Screen
 
+_HELP_ASKED: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""How newer versions of click say that a group was named without a command."""
+
 
 def tell(error: BaseException, screen: Screen) -> Exit:
     """Tells ``error`` and returns the exit code that it leads to."""
+    if isinstance(error, _HELP_ASKED) and error.ctx is not None:
+        screen.help(error.ctx.get_help())
+        return Exit.USAGE
     if isinstance(error, click.UsageError):
         screen.three_lines(_usage_problem(error))
         return Exit.USAGE

@@ -7,32 +7,57 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from phalanx.app import App
-from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.errors import InvalidSpecError, NotFoundError, PhalanxError
 from phalanx.function import Function
 
 Runnable = Function[..., Any] | Callable[..., Any]
 
 
 def load_file(path: Path) -> ModuleType:
-    """Imports ``path`` by its name, with its folder on the path. Raises NotFoundError, or what the file raises."""
-    path = path.absolute()
+    """Imports ``path`` by its name, with its folder on the path.
+
+    Raises NotFoundError, or InvalidSpecError that says where a file cannot be read as Python or what it raised.
+    """
+    path = absolute(path)
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}", hint="give the path of a Python file")
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    try:
+        return _imported(path)
+    except SyntaxError as e:
+        raise _syntax_problem(path, e) from e
+    except PhalanxError:
+        raise
+    except Exception as e:
+        raise InvalidSpecError(
+            f"{path.name} cannot be imported: {type(e).__name__}: {e}\n{_place_of(e)}", hint="repeat with -v"
+        ) from e
+
+
+def absolute(path: Path) -> Path:
+    """Raises InvalidSpecError where the current folder is gone."""
+    try:
+        return path.absolute()
+    except FileNotFoundError as e:
+        raise InvalidSpecError("the current folder has been deleted", hint="cd to a folder that exists") from e
+
+
+def _imported(path: Path) -> ModuleType:
     if path.stem.isidentifier() and (known := _importable(path)) is not None:
         return known
     name = "".join(c if c.isalnum() else "_" for c in path.stem)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidSpecError(f"{path} is not a Python file")
+        raise InvalidSpecError(f"{path} is not a Python file", hint="give the path of a .py file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -97,6 +122,7 @@ def left_out(module: ModuleType, apps: Sequence[App]) -> list[str]:
 
 def arguments(target: Runnable, pairs: Sequence[str]) -> dict[str, Any]:
     """Reads ``--arg name=value`` by the function's signature. Raises InvalidSpecError for one that does not fit."""
+    usage = "gpuctl run --help"
     wrapped = target.wrapped if isinstance(target, Function) else target
     parameters = inspect.signature(wrapped).parameters if wrapped is not None else {}
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -104,14 +130,31 @@ def arguments(target: Runnable, pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise InvalidSpecError(f"--arg {pair!r}: write --arg name=value")
+            raise InvalidSpecError(f"--arg {pair!r}: write --arg name=value", hint=usage)
         if parameters and name not in parameters and not takes_any:
-            raise InvalidSpecError(f"--arg {name}: the function takes {', '.join(parameters) or 'no arguments'}")
+            takes = ", ".join(parameters) or "no arguments"
+            raise InvalidSpecError(f"--arg {name}: the function takes {takes}", hint=usage)
         out[name] = _value(text, parameters[name].annotation if name in parameters else None)
     missing = [n for n, p in parameters.items() if _required(p) and n not in out]
     if missing:
         raise InvalidSpecError(f"the function needs {', '.join(missing)}", hint=f"--arg {missing[0]}=VALUE")
     return out
+
+
+def _syntax_problem(path: Path, error: SyntaxError) -> InvalidSpecError:
+    """The place, the line, and a caret below it, indented as far as the word before the line will be."""
+    line = (error.text or "").rstrip("\n")
+    shown = line.strip()
+    column = max(0, (error.offset or 1) - 1 - (len(line) - len(line.lstrip())))
+    caret = f"\n{' ' * (len('why: ') + column)}^" if shown else ""
+    what = f"{error.filename or path}, line {error.lineno or 0}: {error.msg}"
+    return InvalidSpecError(f"{what}\n{shown}{caret}", hint="mend the file")
+
+
+def _place_of(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next(frame for frame in reversed(frames) if not frame.filename.startswith("<frozen"))
+    return f"{last.filename}, line {last.lineno}: {last.line or last.name}"
 
 
 def _required(parameter: inspect.Parameter) -> bool:

@@ -111,7 +111,7 @@ def main() -> None:
     """The program: runs a command and ends with its exit code."""
     session = Session()
     try:
-        code = _run(session, sys.argv[1:])
+        code = _run(session, sys.argv[1:] or ["--help"])
     except BrokenPipeError:
         code = 0
         _drop_output()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from phalanx.cli.target import Target
     from phalanx.client import Client
 
+_POSITIVE = click.FloatRange(min=0, min_open=True)
 COMMON = ("json", "quiet", "verbose", "no_color", "no_progress", "timeout", "profile")
 
 
@@ -75,7 +76,7 @@ def common_options() -> list[click.Option]:
         click.Option(["-v", "--verbose"], is_flag=True, help="More detail, and tracebacks."),
         click.Option(["--no-color", "no_color"], is_flag=True, help="No colours; so does NO_COLOR."),
         click.Option(["--no-progress", "no_progress"], is_flag=True, help="No status line."),
-        click.Option(["--timeout"], type=float, metavar="SECONDS", help="Give up after this long (exit 124)."),
+        click.Option(["--timeout"], type=_POSITIVE, metavar="SECONDS", help="Give up after this long (exit 124)."),
         click.Option(["--profile"], metavar="NAME", help="Profile of the configuration file."),
     ]
 

@@ -69,4 +69,6 @@ def _split(message: str) -> tuple[str, str]:
 def _hint(error: PhalanxError) -> str:
     if isinstance(error, CallError) and error.call_id:
         return f"gpuctl logs {error.call_id}"
+    if isinstance(error, (errors.InvalidSpecError, errors.SerializationError, errors.NotBuiltError)):
+        return "change what the first line names"
     return "gpuctl doctor"

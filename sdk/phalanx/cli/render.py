@@ -11,13 +11,15 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, TextIO
 
 from phalanx.cli import palette
 from phalanx.cli.folding import Folded
 from phalanx.cli.problem import Problem, problem_of
+from phalanx.core.messages import ErrorInfo
 
+_NO_ERROR = ErrorInfo()
 _ERASE_LINE = "\r\x1b[2K"
 _RIGHT = frozenset({"GPUS", "COST", "GPU-S", "MEMORY", "AGE", "TIME", "RANKS", "CALLS", "SHARE"})
 
@@ -115,6 +117,10 @@ class Screen:
             self._write(self._err, "".join(traceback.format_exception(error)))
         self.three_lines(problem_of(error))
 
+    def help(self, text: str) -> None:
+        """A help page that nobody asked for, on standard error."""
+        self._write(self._err, f"{text}\n")
+
     def three_lines(self, problem: Problem) -> None:
         """What happened, why, and what to do next, on standard error."""
         if self.look.json:
@@ -151,9 +157,14 @@ class Screen:
 
 
 def plain(value: Any) -> Any:
-    """Returns dataclasses, enums and bytes as JSON can hold them; keys keep their order, which is stable."""
+    """Returns dataclasses, enums and bytes as JSON can hold them; keys keep their order, which is stable.
+
+    An error that says nothing is null: there was none.
+    """
+    if isinstance(value, ErrorInfo) and value == _NO_ERROR:
+        return None
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(item) for name, item in asdict(value).items()}
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -11,6 +11,8 @@ from phalanx.cli import text
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView, CostView
 
+_WHY_CHARS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -74,5 +76,15 @@ def _step(view: CallView) -> str:
 
 def _ended(view: CallView) -> str:
     took = text.duration(max(0, view.ended_ms - (view.started_ms or view.submitted_ms)))
-    why = f": {view.reason}" if view.reason and view.state != CallState.SUCCEEDED else ""
-    return f"{view.state} after {took}{why}"
+    why = "" if view.state == CallState.SUCCEEDED else _why(view)
+    return f"{view.state} after {took}{f': {why}' if why else ''}"
+
+
+def _why(view: CallView) -> str:
+    """One short line; the text of an exception stands behind its type."""
+    said = view.reason or view.error.message
+    kind = view.error.type_name.rpartition(".")[2]
+    if kind and said == view.error.message and not said.startswith(kind):
+        said = f"{kind}: {said}" if said else kind
+    first = said.partition("\n")[0]
+    return first if len(first) <= _WHY_CHARS else f"{first[: _WHY_CHARS - 1]}…"

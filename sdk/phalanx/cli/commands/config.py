@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from phalanx.cli.options import Command, Session
+from phalanx.cli.options import Command, Session, common_options
 
 
 def show(session: Session, origin: bool) -> None:
@@ -32,8 +34,20 @@ def hide(token: str) -> str:
     return f"{head}_…" if head else ("…" if token else "")
 
 
+def _show_alone(**params: Any) -> None:
+    """Without a subcommand the settings are shown."""
+    ctx = click.get_current_context()
+    session = ctx.ensure_object(Session)
+    session.take(params)
+    if ctx.invoked_subcommand is None:
+        show(session, origin=False)
+
+
 command = click.Group(
     "config",
+    invoke_without_command=True,
+    callback=_show_alone,
+    params=list[click.Parameter](common_options()),
     help="Where the settings come from: flag, environment, project file, profile, embedded cluster.",
     commands=[
         Command(

@@ -12,7 +12,8 @@ from phalanx.cli.options import Command, Session
 from phalanx.cli.render import Screen
 from phalanx.cli.target import full_id
 from phalanx.core.clock import SystemClock
-from phalanx.core.errors import InvalidSpecError
+from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.views import CallView
 from phalanx.logs import LogLine, read_logs
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -23,7 +24,7 @@ def logs(session: Session, call: str, *, follow: bool, ranks: tuple[int, ...], s
     screen = session.screen()
     client = session.client()
     call_id = full_id(client, call)
-    client.get_call(call_id)
+    _check_ranks(client.get_call(call_id), ranks)
     wanted = _Wanted(frozenset(ranks), since_ms(since), re.compile(grep) if grep else None)
     lines = (line for line in read_logs(client, call_id, follow=follow) if wanted.has(line))
     try:
@@ -31,6 +32,17 @@ def logs(session: Session, call: str, *, follow: bool, ranks: tuple[int, ...], s
         for_each(screen, lines)
     except KeyboardInterrupt:
         screen.note(f"stopped watching; {call_id} is not touched")
+
+
+def _check_ranks(view: CallView, ranks: tuple[int, ...]) -> None:
+    """A call whose size is not known yet may have any rank."""
+    wrong = [rank for rank in ranks if rank < 0 or (view.world_size and rank >= view.world_size)]
+    if wrong:
+        has = "rank 0 only" if view.world_size == 1 else f"ranks 0 to {view.world_size - 1}"
+        raise NotFoundError(
+            f"call {view.call_id} has no rank {wrong[0]}" + (f": it has {has}" if view.world_size else ""),
+            hint=f"gpuctl logs {view.call_id}",
+        )
 
 
 class _Wanted:

@@ -50,7 +50,9 @@ command = Command(
         click.Option(["-a", "--all", "everything"], is_flag=True, help="Ended calls too."),
         click.Option(["--state"], type=click.Choice([str(s) for s in CallState]), help="Calls in one state."),
         click.Option(["--function"], default="", metavar="NAME", help="Calls of one function."),
-        click.Option(["-n", "--limit"], default=50, show_default=True, help="At most this many."),
+        click.Option(
+            ["-n", "--limit"], type=click.IntRange(min=1), default=50, show_default=True, help="At most this many."
+        ),
     ],
     examples=("gpuctl ps --all -n 20", "gpuctl ps --state queued --json"),
 )
