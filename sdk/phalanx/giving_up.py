@@ -6,6 +6,7 @@ A call that only an interrupted wait wants must not run on unnoticed. Nothing he
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import sys
@@ -21,6 +22,8 @@ STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends a wait from outside, in the thread that waits."""
 CANCEL_WITHIN_S = 2.0
 _LOOK_AGAIN_S = 0.3
+_NOTICE_S = 0.1
+"""A Ctrl-C that comes just before a wait begins is noticed when it ends."""
 _SHOWN = 3
 _OPEN = "it may run on"
 
@@ -128,13 +131,12 @@ def _cancel_all(calls: dict[str, Cancel], became: dict[str, str]) -> None:
         workers().run(_job(call_id, cancel, told))
     clock = SystemClock()
     until_ms = clock.monotonic_ms() + round(CANCEL_WITHIN_S * 1000)
-    for _ in calls:
-        left_s = (until_ms - clock.monotonic_ms()) / 1000
-        try:
-            call_id, words = told.get(timeout=max(0.001, left_s))
-        except queue.Empty:
-            return
-        became[call_id] = words
+    left = len(calls)
+    while left and clock.monotonic_ms() < until_ms:
+        with contextlib.suppress(queue.Empty):
+            call_id, became_of_it = told.get(timeout=_NOTICE_S)
+            became[call_id] = became_of_it
+            left -= 1
 
 
 def _words(state: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,20 @@ def press_ctrl_c() -> None:
     ident = threading.main_thread().ident
     assert ident is not None
     signal.pthread_kill(ident, signal.SIGINT)
+
+
+def press_ctrl_c_once_it_reads() -> None:
+    """From another thread: a signal that comes just before a system call begins does not end that one."""
+    seen: list[str] = []
+
+    def main_thread_reads() -> bool:
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        frame = frames[threading.main_thread().ident or 0]
+        seen.append(frame.f_code.co_name)
+        return seen[-3:] == ["receive"] * 3
+
+    wait_until(main_thread_reads, "the main thread reads what the gang says")
+    press_ctrl_c()
 
 
 class ControlPlane:
@@ -69,7 +84,7 @@ class ControlPlane:
         """Nothing is open."""
 
 
-def interrupt_then_echo() -> Callable[[FakeGang, Frame], list[Frame]]:
+def interrupt_then_echo(press: Callable[[], None]) -> Callable[[FakeGang, Frame], list[Frame]]:
     """The first call is interrupted instead of answered, and is then known to have been cancelled."""
     seen: list[bytes] = []
 
@@ -78,16 +93,17 @@ def interrupt_then_echo() -> Callable[[FakeGang, Frame], list[Frame]]:
         if len(seen) > 1:
             return echo(gang, frame)
         gang.asked[frame.id] = Frame(Kind.FAILURE, frame.id, {"outcome": "cancelled", "error": {}})
-        press_ctrl_c()
+        press()
         return []
 
     return answer
 
 
 @pytest.fixture
-def gang() -> Iterator[FakeGang]:
+def gang(request: pytest.FixtureRequest) -> Iterator[FakeGang]:
+    press = getattr(request, "param", press_ctrl_c)
     with tempfile.TemporaryDirectory(prefix="px") as folder:
-        fake = FakeGang(Path(folder), interrupt_then_echo())
+        fake = FakeGang(Path(folder), interrupt_then_echo(press))
         yield fake
         fake.close()
 
@@ -100,6 +116,7 @@ def notes(caught: pytest.ExceptionInfo[BaseException]) -> str:
     return "\n".join(getattr(caught.value, "__notes__", ()))
 
 
+@pytest.mark.parametrize("gang", [press_ctrl_c_once_it_reads], indirect=True)
 def test_an_interrupted_direct_call_is_cancelled_at_its_gang_and_the_next_call_works(
     gang: FakeGang, capsys: pytest.CaptureFixture[str]
 ) -> None:
