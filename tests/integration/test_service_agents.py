@@ -173,15 +173,14 @@ async def test_an_agent_may_not_write_another_nodes_log(agent: FakeAgent, admin:
 
 async def test_an_agent_that_says_hello_for_another_node_is_refused(admin: Client, join_token: str) -> None:
     async with agent_of(admin, "n1", join_token) as agent:
-        await agent.begin(agent.hello(node_id="n2"))
-        assert await agent.ended() is grpc.StatusCode.UNAUTHENTICATED
+        assert await agent.refused(agent.hello(node_id="n2")) is grpc.StatusCode.UNAUTHENTICATED
     assert not (await admin.ask("ListNodes")).nodes
 
 
 async def test_a_session_that_does_not_begin_with_hello_is_refused(admin: Client, join_token: str) -> None:
     async with agent_of(admin, "n1", join_token) as agent:
-        await agent.begin(Report())  # pyright: ignore[reportArgumentType]
-        assert await agent.ended() is grpc.StatusCode.INVALID_ARGUMENT
+        status = await agent.refused(Report())  # pyright: ignore[reportArgumentType]
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_newer_session_of_a_node_ends_the_former(agent: FakeAgent, admin: Client, join_token: str) -> None:

@@ -100,8 +100,7 @@ async def test_a_revocation_counts_at_a_standby_within_five_seconds(pair: Pair) 
 
 async def test_an_agent_is_sent_on_by_a_standby_and_enrols_through_it(pair: Pair, tmp_path: Path) -> None:
     async with agent_of(pair.at_standby, "n1", (tmp_path / "join").read_text()) as agent:
-        await agent.begin()
-        assert await agent.ended() is grpc.StatusCode.UNAVAILABLE
+        assert await agent.refused() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_the_standby_goes_on_alone_when_the_leader_stops(store: StoreServer, tmp_path: Path, cell: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,12 @@ class FakeAgent:
 
     async def say(self, message: FromAgent, *, seq: int = 0) -> None:
         await self._session.write(wire.wrap_from_agent(message, seq=seq))
+
+    async def refused(self, hello: Hello | None = None) -> grpc.StatusCode:
+        """Says Hello, which the refusal may overtake, and returns the status that ended the session."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self.begin(hello)
+        return await self.ended()
 
     async def ended(self) -> grpc.StatusCode:
         """Returns the status with which the control plane ended the session."""
