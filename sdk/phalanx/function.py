@@ -92,6 +92,8 @@ class Function(Generic[P, R]):
         if being_dumped(self.definition):
             spec = self.spec
             return _own, (self.name, spec.returns if spec else "")
+        if isinstance(self.definition, ById):
+            return _by_id, (self.definition.target(), self.prefix)
         from phalanx.connection import connect
 
         return _by_id, (self.definition.target(connect()), self.prefix)

@@ -264,7 +264,8 @@ def test_a_handle_in_a_closure_travels_by_id() -> None:
         found = shipped(outer)()
     assert isinstance(found.definition, ById)
     assert client.registered == [code_of(inner)[0]]
-    assert pickle.loads(pickle.dumps(found)).definition.target(None) == Target(client.registered[0], "scale", "rank0")
+    again = pickle.loads(pickle.dumps(found))
+    assert again.definition.target() == Target(client.registered[0], "scale", "rank0"), "without any connection"
 
 
 def test_a_name_is_looked_up_only_when_called() -> None:
