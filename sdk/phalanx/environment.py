@@ -58,6 +58,16 @@ def _variable(name: str, value: str) -> tuple[str, str]:
         raise InvalidSpecError(f"env(vars=...) has the name {name!r}: use letters, digits and underscores")
     if not isinstance(value, str) or "\0" in value:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSpecError(f"env(vars={{{name!r}: {value!r}}}): give a string")
+    if not _is_unicode(value):
+        raise InvalidSpecError(f"env(vars={{{name!r}: {value!r}}}): the value is not Unicode text; write it as ASCII")
     if name in _OURS:
         raise InvalidSpecError(f"env(vars=...) sets {name}, which Phalanx sets for every rank: leave it out")
     return name, value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

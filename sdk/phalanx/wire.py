@@ -57,7 +57,7 @@ def to_proto(value: Any) -> Any:
     """Returns the protobuf message of the same name as ``value``'s class.
 
     Text that is not Unicode, as a file name can be, is written with escapes: nothing that a user's program says may
-    be unsendable.
+    be unsendable. Environment variables are the exception: they raise UnicodeEncodeError, since a run may hang on them.
     """
     cls = type(value)
     out: dict[str, Any] = {}
@@ -126,8 +126,7 @@ def _item_to_proto(item: Any) -> Any:
     if is_dataclass(item):
         return to_proto(item)
     if isinstance(item, tuple):
-        name, value = (_escaped(x) for x in cast("tuple[str, str]", item))
-        return common_pb2.Variable(name=name, value=value)
+        return common_pb2.Variable(name=item[0], value=item[1])
     return item.value if isinstance(item, Enum) else item
 
 

@@ -13,6 +13,7 @@ import pytest
 from phalanx_control.replica import Replica
 from tests.support.control_plane import Client, client_of, running_replica
 from tests.support.gang_driver import Gangs
+from tests.support.plane import TestPlane
 from tests.support.store import StoreServer, running_store
 
 
@@ -32,6 +33,15 @@ def short_run_dir() -> Iterator[Path]:
     run_dir = Path(tempfile.mkdtemp(prefix="px-run-"))
     yield run_dir
     shutil.rmtree(run_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def plane() -> Iterator[TestPlane]:
+    """The data plane of one node, with fake keepers."""
+    with tempfile.TemporaryDirectory(prefix="pxd", dir="/tmp") as directory:
+        made = TestPlane(Path(directory))
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from phalanx.core.frames import Kind
 from phalanx_agent.dataplane.facts import CallEnded, KeeperAttached
 from tests.support.fake_keeper import hold
 from tests.support.plane import GANG, TestPlane, new_call
 from tests.support.wait import wait_until
-
-
-@pytest.fixture
-def plane() -> Iterator[TestPlane]:
-    with tempfile.TemporaryDirectory(prefix="pxd", dir="/tmp") as directory:
-        made = TestPlane(Path(directory))
-        yield made
-        made.close()
 
 
 def test_the_same_id_again_is_answered_and_never_run_again(plane: TestPlane) -> None:

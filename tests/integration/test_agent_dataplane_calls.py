@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from phalanx.core.frames import Frame, Kind
@@ -23,14 +19,6 @@ from tests.support.fake_keeper import echo, hold
 from tests.support.frame_client import FrameClient
 from tests.support.plane import GANG, KEY, TestPlane, new_call
 from tests.support.wait import wait_until
-
-
-@pytest.fixture
-def plane() -> Iterator[TestPlane]:
-    with tempfile.TemporaryDirectory(prefix="pxd", dir="/tmp") as directory:
-        made = TestPlane(Path(directory))
-        yield made
-        made.close()
 
 
 @pytest.mark.parametrize("tls", [False, True])

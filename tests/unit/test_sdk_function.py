@@ -298,6 +298,7 @@ def test_an_app_collects_functions_and_refuses_two_of_one_name() -> None:
         ({"vars": {"RANK": "1"}}, "sets RANK"),
         ({"vars": {"A B": "1"}}, "A B"),
         ({"vars": {"A": 1}}, "give a string"),
+        ({"vars": {"A": "\udcff"}}, "not Unicode"),
     ],
 )
 def test_a_wrong_environment_is_refused_with_the_fix(options: Any, said: str) -> None:

@@ -142,5 +142,5 @@ def test_text_that_is_not_unicode_travels_with_escapes() -> None:
     assert isinstance(back, messages.CallFinished)
     assert back.error.message == "bad file name: \\udcff.txt"
     assert back.error.traceback == "line \\udc80"
-    variables = to_proto(spec.EnvSpec(variables=(("NAME", "\udcff"),)))
-    assert variables.variables[0].value == "\\udcff"
+    with pytest.raises(UnicodeEncodeError):
+        to_proto(spec.EnvSpec(variables=(("NAME", "\udcff"),)))

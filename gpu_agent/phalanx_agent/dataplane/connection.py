@@ -131,7 +131,7 @@ class Connection:
             self.close(str(e))
             return
         if sent != sum(map(len, parts)):
-            self._queue_rest(parts, sent)
+            self._queue(unsent(parts, sent), [])
 
     def _send_some(self, parts: list[Part], fds: list[int]) -> int:
         if self._tls is not None:
@@ -139,9 +139,6 @@ class Connection:
         if fds:
             return socket.send_fds(self._sock, parts, fds)
         return self._sock.sendmsg(parts)
-
-    def _queue_rest(self, parts: list[Part], sent: int) -> None:
-        self._queue(unsent(parts, sent), [])
 
     def _queue(self, parts: list[Part], fds: list[int]) -> None:
         held = [os.dup(fd) for fd in fds]
