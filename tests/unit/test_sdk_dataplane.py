@@ -331,6 +331,5 @@ def large_result(_gang: FakeGang, frame: Frame) -> list[Frame]:
     return [Frame(Kind.RESULT, frame.id, {"busy_ms": 0, "fds": [{"size": len(data), "slot": 7}]}, b"", fds=[fd])]
 
 
-def wait_for(fake: FakeGang, kind: Kind) -> bool:
+def wait_for(fake: FakeGang, kind: Kind) -> None:
     wait_until(lambda: kind in fake.kinds(), f"{kind.name} arrived")
-    return True
