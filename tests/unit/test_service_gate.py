@@ -45,9 +45,10 @@ class _Controller:
 
 
 class _NoForwarder:
-    needed = False
+    async def leader_elsewhere(self) -> str:
+        return ""
 
-    async def forward(self, method: str, request: Any, context: Any) -> Any:
+    async def forward(self, leader: str, method: str, request: Any, context: Any) -> Any:
         raise AssertionError("nothing is to be forwarded")
 
 

@@ -31,28 +31,45 @@ class LeaderForwarder:
     """Keeps one channel, to the present leader."""
 
     def __init__(
-        self, leadership: Leadership, *, replica_id: str, own_address: str, ca_pem: bytes, reach: BlobReach
+        self,
+        leadership: Leadership,
+        *,
+        replica_id: str,
+        own_address: str,
+        ca_pem: bytes,
+        reach: BlobReach,
+        leader_wait_s: float = LEADER_WAIT_S,
     ) -> None:
         self._leadership = leadership
         self._replica_id = replica_id
         self._own_address = own_address
         self._reach = reach
+        self._leader_wait_s = leader_wait_s
         self._credentials = grpc.ssl_channel_credentials(ca_pem)
         self._channel: grpc.aio.Channel | None = None
         self._address = ""
 
-    @property
-    def needed(self) -> bool:
-        return not self._leadership.is_leader
+    async def leader_elsewhere(self) -> str:
+        """Returns the leader's address, "" where this replica leads. Waits for one as long as a take-over may last."""
+        try:
+            async with asyncio.timeout(self._leader_wait_s):
+                while not self._leadership.is_leader:
+                    address = self._leadership.leader_address
+                    if address not in ("", self._own_address):
+                        return address
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError as e:
+            raise ConnectionFailedError("no leader is known", hint="try again in a moment") from e
+        return ""
 
-    async def forward(self, method: str, request: Any, context: Any) -> Any:
-        """Returns the leader's answer, or ends the RPC with the leader's error."""
+    async def forward(self, leader: str, method: str, request: Any, context: Any) -> Any:
+        """Returns the answer of the leader at that address, or ends the RPC with its error."""
         metadata = metadata_dict(context.invocation_metadata())
         if FORWARDED_KEY in metadata:
             raise ConnectionFailedError(
                 f"replica {self._replica_id} does not lead (any more)", hint="try again in a moment"
             )
-        stub = await self._stub()
+        stub = await self._stub(leader)
         passed = [(key, metadata[key]) for key in _PASSED_ON if key in metadata]
         call = getattr(stub, method.rpartition("/")[2])(
             request,
@@ -75,8 +92,7 @@ class LeaderForwarder:
         if self._channel is not None:
             await self._channel.close(grace=0)
 
-    async def _stub(self) -> control_pb2_grpc.ControlStub:
-        address = await self._leader_address()
+    async def _stub(self, address: str) -> control_pb2_grpc.ControlStub:
         former = self._channel
         if former is None or address != self._address:
             options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", REPLICA_NAME))
@@ -85,13 +101,3 @@ class LeaderForwarder:
             if former is not None:
                 await former.close(grace=0)
         return control_pb2_grpc.ControlStub(self._channel)
-
-    async def _leader_address(self) -> str:
-        """Waits for a leader as long as a take-over may last."""
-        try:
-            async with asyncio.timeout(LEADER_WAIT_S):
-                while self._leadership.leader_address in ("", self._own_address):  # noqa: ASYNC110 (no event for it)
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError as e:
-            raise ConnectionFailedError("no leader is known", hint="try again in a moment") from e
-        return self._leadership.leader_address

@@ -37,12 +37,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Forwarder(Protocol):
     """Takes RPCs that change state from a standby to the leader."""
 
-    @property
-    def needed(self) -> bool:
-        """True while this replica does not lead."""
+    async def leader_elsewhere(self) -> str:
+        """Returns the leader's address, "" where this replica leads."""
         ...
 
-    async def forward(self, method: str, request: Any, context: Context) -> Any: ...
+    async def forward(self, leader: str, method: str, request: Any, context: Context) -> Any: ...
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -95,8 +94,8 @@ class Gate(grpc.aio.ServerInterceptor):
             try:
                 async with asyncio.timeout(None if row.streams else _deadline_s(context)):
                     await self._admit(method, row, context)
-                    if row.to_leader and self._forwarder.needed:
-                        return await self._forwarder.forward(method, request, context)
+                    if row.to_leader and (leader := await self._forwarder.leader_elsewhere()):
+                        return await self._forwarder.forward(leader, method, request, context)
                     reply = await inner(request, context)
                     self._say_seq(context)
                     return reply
