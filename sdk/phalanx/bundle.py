@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import sys
 import sysconfig
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +27,7 @@ MAX_BUNDLE_BYTES = 64 * 1024 * 1024
 _PLATFORM = frozenset({"phalanx", "phalanx_agent", "phalanx_control", "phalanx_proto"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)(?:[ \t]*,[ \t]*([\w, \t]+))?", re.MULTILINE)
+_PACKAGES = ("site-packages", "dist-packages")
 _SKIPPED_DIRS = frozenset({"__pycache__", "node_modules", "site-packages", ".venv", "venv", ".git"})
 
 
@@ -82,7 +85,7 @@ class _Files:
             self._add(path.relative_to(root).as_posix(), path)
 
     def add_siblings(self, folder: Path | None) -> None:
-        if folder is None or not _is_users(folder / "x.py"):
+        if folder is None or _is_installed(str(folder / "x.py")):
             return
         self._roots[folder] = None
         for path in sorted(folder.glob("*.py")):
@@ -118,21 +121,27 @@ class _Files:
 def _source_of(module: ModuleType) -> Path | None:
     """Returns the module's own source file when it is the user's."""
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
+    if not isinstance(file, str) or not file.endswith(".py") or _is_installed(file):
         return None
     path = Path(file)
-    return path.resolve() if path.is_file() and _is_users(path.resolve()) else None
+    return path.resolve() if path.is_file() else None
 
 
-def _is_users(path: Path) -> bool:
-    if "site-packages" in path.parts or "dist-packages" in path.parts:
-        return False
-    return not any(path.is_relative_to(folder) for folder in _library_dirs())
+@lru_cache(maxsize=1 << 14)
+def _is_installed(file: str) -> bool:
+    """True for what lies in the library or in site-packages: most modules of a program, and they do not move."""
+    return _is_in_library(file) or _is_in_library(os.path.realpath(file))
 
 
-def _library_dirs() -> set[Path]:
+def _is_in_library(file: str) -> bool:
+    return file.startswith(_library_dirs()) or any(f"/{packages}/" in file for packages in _PACKAGES)
+
+
+@lru_cache(maxsize=1)
+def _library_dirs() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    return {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+    named = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+    return tuple(f"{folder}/" for folder in sorted(named | {os.path.realpath(folder) for folder in named}))
 
 
 def _script_dir(module: ModuleType | None) -> Path | None:
