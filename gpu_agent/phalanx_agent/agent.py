@@ -61,6 +61,7 @@ from phalanx_agent.meter import Meter
 from phalanx_agent.session import Session
 from phalanx_agent.settings import Settings
 from phalanx_agent.supervisor import LeaseState, Supervisor
+from phalanx_agent.zygote_spawn import Spawned
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +70,14 @@ _END_GANGS_WITHIN_S = 20.0
 
 
 class Agent:
-    """One node's daemon. Make it inside a running event loop; then ``run``."""
+    """One node's daemon. Make it inside a running event loop; then ``run``.
 
-    def __init__(self, settings: Settings, *, clock: Clock, host: HostFacts, gpus: GpuWatch) -> None:
+    ``zygote``: the plain environment's, where it was started before.
+    """
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock, host: HostFacts, gpus: GpuWatch, zygote: Spawned | None = None
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._host = host
@@ -92,7 +98,7 @@ class Agent:
             settings.run_dir / "gangs", node_id=settings.node_id, put=self._session.put_blob, clock=clock
         )
         self._plane = DataPlane(self._plane_settings(), clock=clock, emit=self._from_plane)
-        self._launcher = Launcher(settings.run_dir, rank_user=settings.rank_user)
+        self._launcher = Launcher(settings.run_dir, rank_user=settings.rank_user, ahead=zygote)
         self._members = Members(self._tools(), self.tell)
         self._calls = Calls(self._plane, self._session, self._members.owe)
         self._effects = self._effect_table()

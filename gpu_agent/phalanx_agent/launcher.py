@@ -17,7 +17,8 @@ from pathlib import Path
 from phalanx.core.files import replace_file
 from phalanx.core.spec import EnvSpec
 from phalanx_agent.gang_config import GangConfig, config_to_json
-from phalanx_agent.zygote_process import StartError, ZygoteKey, ZygoteProcess, ZygoteRefusedError
+from phalanx_agent.zygote_process import StartError, ZygoteProcess, ZygoteRefusedError
+from phalanx_agent.zygote_spawn import Spawned, ZygoteKey, spawn
 
 __all__ = ["BuildError", "Launcher", "StartError"]
 
@@ -29,12 +30,18 @@ class BuildError(RuntimeError):
 
 
 class Launcher:
-    """Starts keepers. ``rank_user`` names the unprivileged user that ranks run as, where the agent is root."""
+    """Starts keepers. ``rank_user`` names the unprivileged user that ranks run as, where the agent is root.
 
-    def __init__(self, run_dir: Path, *, python: str = sys.executable, rank_user: str = "") -> None:
+    ``ahead``: a zygote that was started before the agent's own imports.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, python: str = sys.executable, rank_user: str = "", ahead: Spawned | None = None
+    ) -> None:
         self._run_dir = run_dir
         self._python = python
         self._rank_user = rank_user
+        self._ahead = ahead
         self._zygotes: dict[ZygoteKey, ZygoteProcess] = {}
         self._unforkable: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -87,6 +94,8 @@ class Launcher:
 
     async def close(self) -> None:
         """Ends all zygotes. Keepers live on."""
+        if self._ahead is not None:
+            await ZygoteProcess(self._ahead).close()
         for key in list(self._zygotes):
             await self._drop(key)
 
@@ -108,12 +117,19 @@ class Launcher:
             if zygote is None or not zygote.alive():
                 if zygote is not None:
                     await zygote.close()
-                zygote = await ZygoteProcess.start(key, self._run_dir / "zygotes")
+                zygote = await ZygoteProcess.ready(self._spawned(key))
             self._zygotes[key] = zygote
         heavy = [k for k in self._zygotes if not k.light]
         for old in heavy[:-MAX_HEAVY_ZYGOTES]:
             await self._drop(old)
         return zygote
+
+    def _spawned(self, key: ZygoteKey) -> Spawned:
+        ahead = self._ahead
+        if ahead is None or ahead.key != key:
+            return spawn(key, self._run_dir / "zygotes")
+        self._ahead = None
+        return ahead
 
     async def _drop(self, key: ZygoteKey) -> None:
         zygote = self._zygotes.pop(key, None)

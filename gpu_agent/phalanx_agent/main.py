@@ -1,27 +1,21 @@
-"""``phalanx-agent``: reads settings, looks at the machine, runs the agent until SIGTERM or SIGINT. No torch in here."""
+"""``phalanx-agent``: reads settings, starts the zygote, then imports and runs the rest. No torch in here."""
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import InvalidSpecError
+from phalanx.core.spec import EnvSpec
 from phalanx_agent import settings as settings_module
-from phalanx_agent.agent import Agent
-from phalanx_agent.discovery.host import HostFacts, read_host
-from phalanx_agent.discovery.simulated import SimulatedGpus
-from phalanx_agent.discovery.source import GpuSource
-from phalanx_agent.discovery.watch import GpuWatch
 from phalanx_agent.settings import Settings
+from phalanx_agent.zygote_spawn import Spawned, ZygoteKey, spawn
 
 log = logging.getLogger("phalanx_agent")
 
@@ -59,41 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    clock = SystemClock()
-    host = read_host()
-    gpus = GpuWatch(
-        _gpu_source(settings),
-        baseline_path=settings.state_dir / "baseline.json",
-        boot_id=host.boot_id,
-        clock=clock,
-    )
+    """What takes longest is started first: the zygote imports torch while this process imports its own parts."""
+    zygote = _start_zygote(settings) if _has_gpus(settings) else None
+    from phalanx_agent.serving import serve
+
+    return serve(settings, zygote)
+
+
+def _start_zygote(settings: Settings) -> Spawned | None:
+    """Starts the plain environment's zygote. None where that fails: the launcher tries again and says why."""
+    directory = settings.run_dir / "zygotes"
+    key = ZygoteKey(digest=EnvSpec().digest, light=False, python=sys.executable, preload=())
     try:
-        asyncio.run(_run(settings, clock, host, gpus))
-    except Exception:
-        log.exception("the agent ends: one of its jobs failed; its gangs live on, and the next agent adopts them")
-        return 1
-    return 0
+        directory.mkdir(exist_ok=True)
+        return spawn(key, directory)
+    except OSError:
+        return None
 
 
-async def _run(settings: Settings, clock: Clock, host: HostFacts, gpus: GpuWatch) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await Agent(settings, clock=clock, host=host, gpus=gpus).run(stop)
-
-
-def _gpu_source(settings: Settings) -> GpuSource:
-    memory = settings.simulate_memory_bytes
+def _has_gpus(settings: Settings) -> bool:
+    """A first guess, before NVML is asked."""
     if settings.simulate_gpus is not None:
-        return SimulatedGpus(node_id=settings.node_id, count=settings.simulate_gpus, memory_bytes=memory)
-    from phalanx_agent.discovery.nvml import NvmlGpus  # only where real GPUs are looked for
-
-    try:
-        return NvmlGpus()
-    except OSError as e:
-        log.warning("no GPUs on this node", extra={"reason": str(e)})
-        return SimulatedGpus(node_id=settings.node_id, count=0, memory_bytes=memory)
+        return settings.simulate_gpus > 0
+    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _make_directories(settings: Settings) -> None:

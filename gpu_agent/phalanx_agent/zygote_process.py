@@ -9,14 +9,13 @@ import os
 import select
 import signal
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phalanx_agent.zygote_spawn import Spawned
+
 READY_WITHIN_S = 300
 GANG_WITHIN_S = 60
-_SECRETS = ("PHALANX_TOKEN", "PHALANX_AGENT_", "PHALANX_CONTROL_", "PHALANX_JOIN")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class StartError(RuntimeError):
@@ -27,49 +26,31 @@ class ZygoteRefusedError(RuntimeError):
     """The zygote may not fork any more: its thread count grew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZygoteKey:
-    """What makes two gangs share a zygote. ``light``: without torch and, where those forbid forks, preloads."""
-
-    digest: str
-    light: bool
-    python: str
-    preload: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The file name of its socket and log."""
-        if self.light:
-            return f"{self.digest}-light" if self.digest else "light"
-        return self.digest or "base"
-
-
 class ZygoteProcess:
     """A running zygote. It ends when ``close`` is called or the agent dies, whichever comes first."""
 
-    def __init__(self, key: ZygoteKey, pid: int, lifeline: int, path: Path) -> None:
-        self.key = key
-        self.pid = pid
-        self._lifeline = lifeline
-        self._path = path
+    def __init__(self, spawned: Spawned) -> None:
+        self.key = spawned.key
+        self.pid = spawned.pid
+        self._lifeline = spawned.lifeline
+        self._path = spawned.path
         self._dead = False
 
     @staticmethod
-    async def start(key: ZygoteKey, directory: Path) -> ZygoteProcess:
-        """Spawns it and waits until it has imported everything. Raises StartError with its own words."""
-        path = directory / f"{key.name}.sock"
-        pid, lifeline, status = _spawn(key, path, directory / f"{key.name}.log")
-        zygote = ZygoteProcess(key, pid, lifeline, path)
+    async def ready(spawned: Spawned) -> ZygoteProcess:
+        """Waits until it has imported everything. Raises StartError with its own words."""
+        zygote = ZygoteProcess(spawned)
         try:
-            answer = await asyncio.to_thread(_read_line, status, READY_WITHIN_S)
+            answer = await asyncio.to_thread(_read_line, spawned.status, READY_WITHIN_S)
         except BaseException:
             await zygote.close()
             raise
         finally:
-            os.close(status)
+            os.close(spawned.status)
         if "ready" not in answer:
             await zygote.close()
-            raise StartError(f"the zygote of environment {key.name!r} did not start: {answer.get('error', 'it ended')}")
+            problem = answer.get("error", "it ended")
+            raise StartError(f"the zygote of environment {spawned.key.name!r} did not start: {problem}")
         return zygote
 
     def alive(self) -> bool:
@@ -98,40 +79,6 @@ class ZygoteProcess:
                 await asyncio.to_thread(os.waitpid, self.pid, 0)
             self._dead = True
         self._path.unlink(missing_ok=True)
-
-
-def _spawn(key: ZygoteKey, path: Path, log: Path) -> tuple[int, int, int]:
-    """Returns pid, the lifeline's writing end and the status line's reading end."""
-    lifeline_reading, lifeline = os.pipe()
-    status, status_writing = os.pipe()
-    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    command = [key.python, "-m", "phalanx_agent.zygote", "--socket", str(path), "--preload", ",".join(key.preload)]
-    if key.light:
-        command.append("--light")
-    actions = [
-        (os.POSIX_SPAWN_DUP2, lifeline_reading, 0),
-        (os.POSIX_SPAWN_DUP2, log_fd, 1),
-        (os.POSIX_SPAWN_DUP2, log_fd, 2),
-        (os.POSIX_SPAWN_DUP2, status_writing, 3),
-    ]
-    try:
-        pid = os.posix_spawn(key.python, command, _environment(), file_actions=actions, setsigmask=())
-    except OSError:
-        os.close(lifeline)
-        os.close(status)
-        raise
-    finally:
-        for fd in (lifeline_reading, status_writing, log_fd):
-            os.close(fd)
-    return pid, lifeline, status
-
-
-def _environment() -> dict[str, str]:
-    """The agent's, without its secrets; one thread each for the libraries that start some when imported."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_SECRETS)}
-    kept.update(dict.fromkeys(_THREAD_VARIABLES, "1"), PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONUNBUFFERED="1")
-    kept["KMP_INIT_AT_FORK"] = "FALSE"
-    return kept
 
 
 def _read_line(fd: int, within_s: float) -> dict[str, Any]:
