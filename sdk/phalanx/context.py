@@ -64,20 +64,36 @@ class Context:
         self.report_progress(_whole("step", step), _whole("total", total))
 
 
-class _Slot:
-    """The process's present context. One call runs at a time in a rank; its threads all see the same one."""
+class _OnDemand:
+    """One call's context, made when first asked for: most functions never do."""
 
-    context: Context | None = None
+    __slots__ = ("_context", "_make")
+
+    def __init__(self, make: Callable[[], Context]) -> None:
+        self._make = make
+        self._context: Context | None = None
+
+    def get(self) -> Context:
+        if self._context is None:
+            self._context = self._make()
+        return self._context
+
+
+class _Slot:
+    """The context of the call that runs in this process. One runs at a time in a rank; its threads all see it."""
+
+    running: _OnDemand | None = None
 
 
 def current() -> Context:
     """Returns the running call's context; outside a gang, that of a gang of one in this process."""
-    return _Slot.context or Context(device=_local_device())
+    running = _Slot.running
+    return running.get() if running is not None else Context(device=_local_device())
 
 
-def install(context: Context | None) -> None:
-    """Makes ``context`` the one that `current` returns; None when no call runs. For the worker."""
-    _Slot.context = context
+def install(make: Callable[[], Context] | None) -> None:
+    """Makes what ``make`` returns the context of the call that runs now; None when no call runs. For the worker."""
+    _Slot.running = _OnDemand(make) if make is not None else None
 
 
 def _whole(name: str, value: int) -> int:

@@ -57,12 +57,11 @@ class UnixStream:
             raise
 
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
-        todo = list(parts)
-        while todo:
-            batch = todo[:_MAX_PARTS]
+        while parts:
+            batch = parts[:_MAX_PARTS]
             sent = socket.send_fds(self._sock, batch, list(fds)) if fds else self._sock.sendmsg(batch)
             fds = ()
-            todo = unsent(todo, sent)
+            parts = unsent(parts, sent)
 
     def receive(self) -> tuple[memoryview, list[int]]:
         size, ancillary, _flags, _address = self._sock.recvmsg_into(self._views, ANCILLARY_BYTES, CLOEXEC)

@@ -267,17 +267,17 @@ class LeadGang(Gang):
     def _finish(self, record: CallRecord, outcome: Frame) -> None:
         now = now_ns()
         was_sent = record.step is Step.SENT
-        if was_sent:
-            self._leave(record, outcome, now)
         if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
             outcome.meta["outcome"] = record.cancel_reason  # whatever its ranks raised: it was told to end
         released = outcome.meta.get("released")
         if released and OWN_SLOT in released:
             outcome.meta["released"] = [s for s in released if s != OWN_SLOT]
-        self.touched_ns = now
         record.busy_ms = int(outcome.meta.get("busy_ms") or 0)
         self.table.finish(record, outcome, now)
         self._outcomes.deliver(record)
+        self.touched_ns = now
+        if was_sent:
+            self._leave(record, outcome, now)
         self._pump()
 
     def _leave(self, record: CallRecord, outcome: Frame, now: int) -> None:

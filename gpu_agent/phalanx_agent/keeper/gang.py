@@ -164,15 +164,15 @@ class Gang:
         call = self.book.begin(now)
         if call is None:
             return
-        self.phase = "busy"
-        self.counters.enter(Phase.BUSY, now)
-        self.spool.begin(call.id)
         frame = bodies.for_ranks(call)
-        self.memory.lend(call.id, frame.meta, len(self.ranks))
-        for rank in self.ranks:
+        for rank in self.ranks:  # the ranks first: while they wake up, the books are kept
             rank.channel.send(frame)
             if rank.channel.wants_write:
                 self.loop.want_write(rank.channel.fd, True)
+        self.phase = "busy"
+        self.counters.enter(Phase.BUSY, now)
+        self.spool.begin(call.id)
+        self.memory.lend(call.id, frame.meta, len(self.ranks))
         close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
         if call.timeout_ms:
@@ -216,7 +216,7 @@ class Gang:
             self._judge()
 
     def _succeed(self) -> None:
-        call, replies, now = self._running_ended()
+        call, replies, now = self._answered()
         all_parts = self.config.function.returns == "all"
         meta = result_meta(replies, busy_ms=now - self.book.started_ms, all_parts=all_parts)
         body, fds, slots = bodies.result_of(replies, meta, all_parts=all_parts)
@@ -226,8 +226,8 @@ class Gang:
         for rank in self.ranks:
             if rank.rank in slots:
                 rank.loaned_slots[call.id] = slots[rank.rank]
-        self._idle(now)
         self._finished(call.id, Frame(Kind.RESULT, call.id, meta, body, fds=fds))
+        self._idle(now)
         self.spool.end()
         if self.config.world_size == 1:
             self.leftovers.after_success(self.ranks[0], self.ready_ms)
@@ -238,26 +238,26 @@ class Gang:
             self._hand_over()
 
     def _fail_and_stay(self) -> None:
-        call, replies, now = self._running_ended()
+        call, replies, now = self._answered()
         verdict = self.evidence.verdict(during="")
         self.evidence.forget()
         self.leftovers.after_failure(self.ranks[0], self.book.started_ms)
-        self._idle(now)
         self._finished(call.id, self._failure_of(call.id, verdict, now))
+        self._idle(now)
         self.memory.forget(call.id, replies)
         self.spool.end()
         self._hand_over()
 
-    def _running_ended(self) -> tuple[QueuedCall, list[Reply], int]:
-        """Returns the call, its replies by rank, and the time."""
+    def _answered(self) -> tuple[QueuedCall, list[Reply], int]:
+        """Returns the running call, its replies by rank, and the time."""
         assert self.book.running is not None
-        self.loop.cancel("started")
-        self.loop.cancel("timeout")
-        self.loop.cancel("others")
         replies = sorted(self.book.replies.values(), key=lambda r: r.rank)
         return self.book.running, replies, self.clock.monotonic_ms()
 
     def _idle(self, now: int) -> None:
+        """No call runs: its deadlines are off."""
+        for name in ("started", "timeout", "others"):
+            self.loop.cancel(name)
         self.phase = "ready"
         self.counters.enter(Phase.IDLE_WARM, now)
 
@@ -266,11 +266,11 @@ class Gang:
         return [slot for slot in slots if slot is not None]
 
     def _finished(self, call_id: bytes, frame: Frame) -> None:
+        self.tell(frame)
         if self.book.running is not None and self.book.running.id == call_id:
             self.book.finish(Finished(frame))
         else:
             self.book.outcomes[call_id] = Finished(frame)
-        self.tell(frame)
 
     def _failure_of(self, call_id: bytes, verdict: Verdict, now: int) -> Frame:
         error = error_to_dict(verdict.error)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phalanx.context import CancelledSignal, Context, install
@@ -64,10 +64,6 @@ class Server:
     arguments: Arguments = field(default_factory=Arguments)
     results: Results = field(default_factory=Results)
     _exit_code: int | None = None
-    _facts: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._facts = {f.name: getattr(self.context, f.name) for f in fields(Context)}
 
     def serve(self) -> int:
         """Returns the exit code once a call asked for the process's end. Raises StopIdleError when asked to stop."""
@@ -83,8 +79,7 @@ class Server:
 
     def _call(self, frame: Frame) -> None:
         attempt = int(frame.meta.get("attempt", 1))
-        facts: dict[str, Any] = {**self._facts, "raw_call_id": frame.id, "attempt": attempt}
-        install(Context(**facts))
+        install(lambda: replace(self.context, raw_call_id=frame.id, attempt=attempt))
         self.markers.write("start", call=frame.id, attempt=attempt)
         ran = self._run(frame)
         if os.getpid() != self.pid:

@@ -40,7 +40,7 @@ _PLAIN_ITEMS = 32
 _PLAIN_DEPTH = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Packed:
     """An envelope in pieces, ready for scatter writes; array memory is still the caller's."""
 
