@@ -20,6 +20,7 @@ from phalanx.core.frames import NO_ID, Assembler, Frame, FrameError, Kind, chunk
 from phalanx.core.serialization import Packed
 from phalanx.core.sockets import Part, close_fds
 from phalanx.core.views import GangAddress
+from phalanx.lanes import Lane
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
 from phalanx.streams import CONNECT_TIMEOUT_S, Stream, open_stream
 
@@ -68,6 +69,7 @@ class GangConnection:
         self._stream: Stream = open_stream(
             unix_path=address.unix_path, data_address=address.data_address, fingerprint=address.fingerprint
         )
+        self._lane = Lane(self._stream.fileno()) if self._stream.passes_fds else None
         self._assembler = Assembler()
         self._pending: dict[bytes, Pending] = {}
         self._waiters: dict[bytes, Pending] = {}
@@ -176,7 +178,7 @@ class GangConnection:
         """Reads what has come meanwhile, so that a connection that the agent ended is seen as closed. Never waits."""
         if self.open and self._reading.acquire(blocking=False):
             try:
-                while self.open and self._stream.wait_readable(0):
+                while self.open and self._wait_readable(0):
                     self._read_once()
             finally:
                 self._reading.release()
@@ -186,20 +188,24 @@ class GangConnection:
     def close(self) -> None:
         """Ends the connection; calls that wait are lost."""
         self.open = False
-        self._stream.close()
+        self._close_streams()
         self._lose_all()
 
     # ---- inside: sending ----
 
     def _greet(self, ticket: str, client: str) -> None:
+        fds = [self._lane.other_end] if self._lane is not None else []
+        hello = Frame(Kind.HELLO, meta={"ticket": ticket, "client": client}, fds=fds)
         try:
-            self._stream.send([encode_head(Frame(Kind.HELLO, meta={"ticket": ticket, "client": client}))])
+            self._stream.send([encode_head(hello)], fds)
+            if self._lane is not None:
+                self._lane.sent()
             answer = self._first_frame()
         except (OSError, FrameError) as e:
-            self._stream.close()
+            self._close_streams()
             raise ConnectionFailedError(f"the gang's agent did not answer: {e}") from e
         if answer.kind is not Kind.WELCOME:
-            self._stream.close()
+            self._close_streams()
             raise AuthError(f"the agent refused the ticket: {answer.meta.get('error', answer.kind.name)}")
         self.window = max(1, int(answer.meta.get("window") or 1))
 
@@ -283,7 +289,11 @@ class GangConnection:
 
     def _readable_until(self, until_ms: int) -> bool:
         left_ms = until_ms - self._clock.monotonic_ms()
-        return left_ms > 0 and self._stream.wait_readable(left_ms / 1000)
+        return left_ms > 0 and self._wait_readable(left_ms / 1000)
+
+    def _wait_readable(self, timeout_s: float) -> bool:
+        source = self._lane if self._lane is not None and self._lane.open else self._stream
+        return source.wait_readable(timeout_s)
 
     def _follow(self, pending: Pending, until_ms: int | None) -> None:
         event = threading.Event()
@@ -332,9 +342,12 @@ class GangConnection:
     def _read_once(self) -> None:
         """Receives once and hands out what came. Called with the reading lock held; a lost connection ends all."""
         try:
-            data, fds = self._stream.receive()
-            if data:
-                for frame in self._assembler.feed(data, fds):
+            frames = self._lane.receive() if self._lane is not None and self._lane.open else None
+            if frames is None:
+                data, fds = self._stream.receive()
+                frames = self._assembler.feed(data, fds) if data else None
+            if frames is not None:
+                for frame in frames:
                     self._deliver(frame)
                 return
         except (OSError, ValueError):
@@ -401,6 +414,11 @@ class GangConnection:
                 self._flush()
             finally:
                 self._sending.release()
+
+    def _close_streams(self) -> None:
+        self._stream.close()
+        if self._lane is not None:
+            self._lane.close()
 
     def _lose_all(self) -> None:
         close_fds(self._assembler.take_fds())

@@ -29,6 +29,8 @@ class Stream(Protocol):
 
     passes_fds: bool
 
+    def fileno(self) -> int: ...
+
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None: ...
 
     def receive(self) -> tuple[memoryview, list[int]]: ...
@@ -62,6 +64,9 @@ class UnixStream:
             sent = socket.send_fds(self._sock, batch, list(fds)) if fds else self._sock.sendmsg(batch)
             fds = ()
             parts = unsent(parts, sent)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def receive(self) -> tuple[memoryview, list[int]]:
         size, ancillary, _flags, _address = self._sock.recvmsg_into(self._views, ANCILLARY_BYTES, CLOEXEC)
@@ -112,6 +117,9 @@ class TlsStream:
                 _poll(self._sock, select.POLLOUT, -1)
             except ssl.SSLWantReadError:
                 _poll(self._sock, select.POLLIN, -1)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def receive(self) -> tuple[memoryview, list[int]]:
         while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from phalanx.core.frames import Frame, Kind
@@ -80,10 +82,11 @@ def test_a_result_in_memory_is_read_out_for_a_client_over_tls(plane: TestPlane) 
         ({"gang_id": id_text("g", b"x" * 16)}, "is not on node"),
     ],
 )
-def test_a_ticket_that_does_not_fit_is_refused(plane: TestPlane, ticket: dict[str, object], words: str) -> None:
+def test_a_ticket_that_does_not_fit_is_refused(plane: TestPlane, ticket: dict[str, Any], words: str) -> None:
     plane.open()
     with FrameClient(plane.directory / "agent.sock") as client:
-        answer = client.hello(KEY, **{"gang_id": GANG, **ticket})
+        fields: dict[str, Any] = {"gang_id": GANG, **ticket}
+        answer = client.hello(KEY, **fields)
         assert answer.kind is Kind.REFUSED
         assert words in answer.meta["error"]
 

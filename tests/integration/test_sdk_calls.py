@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +172,22 @@ def test_spawned_calls_are_found_by_id() -> None:
     assert again.status().state == "succeeded"
     with pytest.raises(phalanx.NotFoundError):
         phalanx.Call.from_id("c-" + "0" * 26).status()
+
+
+def test_an_outcome_reaches_its_caller_past_a_wedged_agent(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "warm").touch()
+    assert wait_for_file.remote(str(tmp_path / "warm")) == "seen"
+    got: list[str] = []
+    waiting = threading.Thread(target=lambda: got.append(wait_for_file.remote(str(tmp_path / "go"))))
+    waiting.start()
+    wait_until(lambda: bool([c for c in current().client.list_calls() if c.state == "running"]), "it runs")
+    os.kill(cluster.nodes[0].pid, signal.SIGSTOP)
+    try:
+        (tmp_path / "go").touch()
+        waiting.join(10)
+        assert got == ["seen"]
+    finally:
+        os.kill(cluster.nodes[0].pid, signal.SIGCONT)
 
 
 def test_get_gives_up_at_its_timeout_and_the_call_goes_on(tmp_path: Path) -> None:

@@ -10,20 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from phalanx.core.frames import MORE, Decoder, Frame, Kind, encode_head
+from phalanx.core.sockets import close_fds
 from phalanx.core.views import GangAddress
 
 Answer = Callable[["FakeGang", Frame], list[Frame]]
 
 
 class FakeGang:
-    """Serves any number of clients, a thread each. ``answer`` maps a whole CALL to the frames sent back."""
+    """Serves any number of clients, a thread each. ``answer`` maps a whole CALL to the frames sent back.
 
-    def __init__(self, folder: Path, answer: Answer, *, gang_id: str = "g-1") -> None:
+    With ``lanes`` the last client's lane is kept open in ``lane``; a test may send over it.
+    """
+
+    def __init__(self, folder: Path, answer: Answer, *, gang_id: str = "g-1", lanes: bool = False) -> None:
         self.address = GangAddress(gang_id=gang_id, unix_path=str(folder / "agent.sock"), ticket="good")
         self.seen: list[Frame] = []
         self.asked: dict[bytes, Frame] = {}
         self.asked_in_turn: dict[bytes, list[Frame]] = {}
         self.connections = 0
+        self.lane: socket.socket | None = None
+        self._keeps_lanes = lanes
         self._answer = answer
         self._socks: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,6 +84,9 @@ class FakeGang:
     def _handle(self, sock: socket.socket, frame: Frame) -> None:
         self.seen.append(frame)
         if frame.kind is Kind.HELLO:
+            if frame.fds and self._keeps_lanes:
+                self.lane = socket.socket(fileno=frame.fds.pop())
+            close_fds(frame.fds)
             good = frame.meta["ticket"] == self.address.ticket
             reply = Frame(Kind.WELCOME, meta={"gang": self.address.gang_id, "window": 8})
             send(sock, reply if good else Frame(Kind.REFUSED, meta={"error": "a wrong ticket"}))

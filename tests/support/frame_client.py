@@ -32,6 +32,7 @@ class FrameClient:
             context.verify_mode = ssl.CERT_NONE
             self._sock = context.wrap_socket(socket.create_connection(address, timeout=TIMEOUT_S))
             self._unix = False
+        self.lane: socket.socket | None = None
         self._decoder = Decoder()
         self._frames: list[Frame] = []
 
@@ -44,6 +45,8 @@ class FrameClient:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.close()
+        if self.lane is not None:
+            self.lane.close()
 
     def send(self, kind: Kind, raw_id: bytes = bytes(16), body: bytes = b"", **meta: Any) -> None:
         """Sends one frame, in chunks where it is long."""
@@ -88,9 +91,17 @@ class FrameClient:
         except OSError:
             return True
 
-    def hello(self, key: bytes, **ticket: Any) -> Frame:
-        """Says HELLO with a ticket signed by ``key``; returns the answer."""
-        self.send(Kind.HELLO, ticket=sign(make_ticket(**ticket), key), client="test")
+    def hello(self, key: bytes, *, lane: bool = False, **ticket: Any) -> Frame:
+        """Says HELLO with a ticket signed by ``key``, and brings a lane along; returns the answer."""
+        frame = Frame(Kind.HELLO, meta={"ticket": sign(make_ticket(**ticket), key), "client": "test"})
+        if lane:
+            self.lane, theirs = socket.socketpair()
+            self.lane.settimeout(TIMEOUT_S)
+            frame.fds = [theirs.fileno()]
+            socket.send_fds(self._sock, [encode_head(frame)], frame.fds)
+            theirs.close()
+        else:
+            self._sock.sendall(encode_head(frame))
         return self.receive()
 
     def _one(self) -> Frame:

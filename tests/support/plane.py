@@ -100,10 +100,10 @@ class TestPlane:
         )
         self.plane.open_gang(gang).result(5)
 
-    def client(self, *, tls: bool = False, gang_id: str = GANG, **ticket: Any) -> FrameClient:
+    def client(self, *, tls: bool = False, lane: bool = False, gang_id: str = GANG, **ticket: Any) -> FrameClient:
         """Returns a client that was welcomed."""
         client = FrameClient(("127.0.0.1", self.plane.port) if tls else self.directory / "agent.sock")
-        answer = client.hello(KEY, gang_id=gang_id, node_id=self.node_id, **ticket)
+        answer = client.hello(KEY, lane=lane, gang_id=gang_id, node_id=self.node_id, **ticket)
         assert answer.kind.name == "WELCOME", answer.meta
         return client
 

@@ -50,6 +50,8 @@ class CallRecord:
     fds: list[int] = field(default_factory=list[int])
     fds_meta: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     client: Any = None
+    lane: int = 0
+    """Of the client that sent it, from the keeper."""
     step: Step = Step.QUEUED
     arrived_ns: int = 0
     running_ns: int = 0

@@ -74,6 +74,7 @@ class Client:
         self._lead: LeadGang | None = None
         self._member: MemberGang | None = None
         self._held: dict[bytes, list[int]] = {}
+        self.lane = 0
         self.token_ids: set[str] = set()
 
     def attach(self, connection: Connection) -> None:
@@ -130,6 +131,7 @@ class Client:
         if self._lead is not None:
             for call, slots in self._held.items():
                 self._lead.release(call, slots)
+            self._lead.lanes.close(self.lane)
         self._held.clear()
         self._plane.client_gone(self)
 
@@ -138,6 +140,8 @@ class Client:
             act(frame)
         except PhalanxError as e:
             self.send(Frame(Kind.REFUSED, frame.id, refusal(e)))
+        finally:
+            close_fds(frame.fds)
 
     def _hello(self, frame: Frame) -> None:
         text = str(frame.meta.get("ticket", ""))
@@ -152,6 +156,7 @@ class Client:
             self._welcome_peer(gang, int(frame.meta["fence"]))
         else:
             self._welcome_client(gang)
+            self.lane = self._lead.lanes.open(frame.fds) if self._lead is not None and frame.fds else 0
 
     def _welcome_peer(self, gang: Gang, fence: int) -> None:
         if not isinstance(gang, MemberGang) or gang.spec.fence != fence or self._connection is None:
@@ -191,6 +196,7 @@ class Client:
             fds=frame.fds,
             fds_meta=frame.meta.get("fds") or [],
             client=self,
+            lane=self.lane,
         )
         self._lead.call(record)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from phalanx.core.frames import Frame, Kind
+from phalanx.core.frames import LANE_BITS, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
@@ -22,6 +22,7 @@ from phalanx_agent.dataplane.calls import CallRecord, CallTable, Origin, Step
 from phalanx_agent.dataplane.facts import GangSnapshot, GangSpec
 from phalanx_agent.dataplane.failures import cancelled, failure, infrastructure
 from phalanx_agent.dataplane.gang import Emit, Gang, ended_error, is_error
+from phalanx_agent.dataplane.lanes import LaneNumbers
 from phalanx_agent.dataplane.links import Link, PeerLink
 from phalanx_agent.dataplane.loop import Loop, now_ns
 from phalanx_agent.dataplane.outcomes import Outcomes
@@ -53,6 +54,7 @@ class LeadGang(Gang):
         for i, peer in enumerate(spec.peers):
             link = PeerLink(loop, peer, gang_id=spec.gang_id, fence=spec.fence, on_frame=self._from_peer(i + 1))
             self._links.append(link)
+        self.lanes = LaneNumbers(None if spec.peers else self.keeper.send)
         for record in open_calls(spec.call_journal):
             self.table.add(record)
             self._sent.append(record)
@@ -162,7 +164,8 @@ class LeadGang(Gang):
             self._report(record)
         if len(self._links) > 1:
             self._replies[record.id] = Replies(len(self._links))
-        frame = Frame(Kind.CALL, record.id, self._call_meta(record), record.body, fds=record.fds)
+        flags = record.lane << LANE_BITS
+        frame = Frame(Kind.CALL, record.id, self._call_meta(record), record.body, flags, record.fds)
         for link in self._links:
             link.send(frame)
         record.body = b""
@@ -273,8 +276,10 @@ class LeadGang(Gang):
         if released and OWN_SLOT in released:
             outcome.meta["released"] = [s for s in released if s != OWN_SLOT]
         record.busy_ms = int(outcome.meta.get("busy_ms") or 0)
+        there = outcome.lane > 0 and outcome.lane == record.lane
+        outcome.flags = 0
         self.table.finish(record, outcome, now)
-        self._outcomes.deliver(record)
+        self._outcomes.deliver(record, there=there)
         self.touched_ns = now
         if was_sent:
             self._leave(record, outcome, now)

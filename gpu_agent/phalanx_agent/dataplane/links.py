@@ -95,7 +95,7 @@ class KeeperLink:
 
     def _send_call(self, frame: Frame) -> None:
         if not frame.fds and len(frame.body) < MEMFD_FROM_BYTES:
-            before, meta = _call_head(tuple(frame.meta.items()))
+            before, meta = _call_head(tuple(frame.meta.items()), frame.flags)
             head = before + len(frame.body).to_bytes(8, "big") + frame.id + meta
             self._connection.send_encoded(head, frame.body)
             return
@@ -139,9 +139,9 @@ class KeeperLink:
 
 
 @lru_cache(maxsize=64)
-def _call_head(meta: tuple[tuple[str, int], ...]) -> tuple[bytes, bytes]:
+def _call_head(meta: tuple[tuple[str, int], ...], flags: int) -> tuple[bytes, bytes]:
     """Returns the part of a CALL's head before the body's size, and its meta: the same for call after call."""
-    whole = encode_head(Frame(Kind.CALL, meta=dict(meta)))
+    whole = encode_head(Frame(Kind.CALL, meta=dict(meta), flags=flags))
     return whole[:_HEAD_BEFORE_SIZE], whole[HEADER_BYTES:]
 
 

@@ -43,12 +43,13 @@ class Outcomes:
         """A client may still acknowledge a logged call."""
         return bool(self._unacknowledged)
 
-    def deliver(self, record: CallRecord) -> None:
-        """A call has just finished."""
+    def deliver(self, record: CallRecord, *, there: bool = False) -> None:
+        """A call has just finished. ``there``: the keeper has sent its outcome to the client that sent the call."""
         if record.origin is Origin.OFFERED:
             self.tell_control(record)
             return
-        self._to_client(record)
+        if not there:
+            self._to_client(record)
         if record.reported:
             self._unacknowledged.append(record)
         elif record.origin is Origin.DIRECT:
@@ -57,6 +58,7 @@ class Outcomes:
     def attach(self, record: CallRecord, client: Client) -> None:
         """A client sent or asked for an id that is here: from now on it waits for the outcome."""
         record.client = client
+        record.lane = 0  # the one that asks may be another than the one that sent it
         if record.step is Step.FINISHED:
             self._to_client(record)
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.core.frames import Frame, Kind
+from phalanx_agent.keeper.lanes import Lane
 
 Body = bytes | bytearray | memoryview
 
@@ -24,6 +25,7 @@ class QueuedCall:
     meta: dict[str, Any]
     body: Body
     fds: list[int]
+    lane: Lane | None = None
 
 
 @dataclass(slots=True)

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.core.clock import Clock
-from phalanx.core.frames import NO_ID, Frame, Kind
+from phalanx.core.frames import LANE_BITS, NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper import bodies, telling
+from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import ChannelClosedError
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
 from phalanx_agent.keeper.loop import WRITE, Loop
 from phalanx_agent.keeper.output import OutputPipe, Spool
@@ -33,9 +35,6 @@ from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
 OTHERS_ANSWER_WITHIN_MS = 500
-SHORTEST_SILENCE_MS = 5_000
-"""A busy machine's agent may be that late with its pings; gangs of a lost node are written off after 8 s."""
-RETAIN_WITHOUT_AGENT_MS = 600_000
 
 
 @dataclass(slots=True)
@@ -55,11 +54,13 @@ class Gang:
     counters: PhaseCounters
     book: CallBook
     evidence: Evidence
+    absence: Absence
     phase: str = "starting"
     backend: str = ""
     why: Why | None = None
     ended: Frame | None = None
     memory: bodies.Loans = field(default_factory=bodies.Loans)
+    lanes: Lanes = field(default_factory=Lanes)
     ready_ms: int = 0
     _oom_before: int = field(default_factory=oom_kills)
 
@@ -68,7 +69,8 @@ class Gang:
     def attached(self, frame: Frame) -> None:
         """A (new) agent: it hears the state, and everything that it has not acknowledged."""
         del frame
-        self.loop.cancel("disconnect")
+        self.absence.over()
+        self.lanes.close_all()
         self.tell(Frame(Kind.STATE, NO_ID, self._state()))
         for outcome in self.book.outcomes.values():
             self.tell(outcome.frame)
@@ -76,20 +78,8 @@ class Gang:
             self.tell(self.ended)
 
     def agent_gone(self) -> None:
-        """Starts the function's ``disconnect_grace``; after the end, the time for which the report is kept."""
-        grace_ms = int(self.config.function.limits.disconnect_grace_s * 1000)
-        now = self.clock.monotonic_ms()
-        if self.ended is not None:
-            self.loop.at("disconnect", now + max(grace_ms, RETAIN_WITHOUT_AGENT_MS), self.leave)
-        elif grace_ms:
-            self.loop.at("disconnect", now + grace_ms, lambda: self._abandoned(grace_ms))
-
-    def _expect_agent(self) -> None:
-        """An agent that pings and then falls silent is as good as gone, though its connection stands."""
-        grace_ms = int(self.config.function.limits.disconnect_grace_s * 1000)
-        if grace_ms and self.why is None:
-            silent_ms = max(grace_ms, SHORTEST_SILENCE_MS)
-            self.loop.at("disconnect", self.clock.monotonic_ms() + silent_ms, lambda: self._abandoned(silent_ms))
+        """The connection to the agent ended, or there has not been one yet."""
+        self.absence.begins(ended=self.ended is not None)
 
     def from_agent(self, frame: Frame) -> None:
         match frame.kind:
@@ -103,9 +93,12 @@ class Gang:
                 self.stop(str(frame.meta.get("reason", "")), int(frame.meta.get("grace_ms", 0)))
             case Kind.RELEASE:
                 self._release_results(frame.id)
+            case Kind.LANE:
+                self.lanes.change(frame)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
-                self._expect_agent()
+                if self.why is None:
+                    self.absence.heard()
             case _:
                 close_fds(frame.fds)
 
@@ -116,9 +109,9 @@ class Gang:
 
     def _offered(self, frame: Frame) -> None:
         meta = frame.meta
-        call = QueuedCall(
-            frame.id, int(meta.get("attempt", 1)), int(meta.get("timeout_ms", 0)), meta, frame.body, frame.fds
-        )
+        attempt, timeout_ms = int(meta.get("attempt", 1)), int(meta.get("timeout_ms", 0))
+        lane = self.lanes.get(frame.lane)
+        call = QueuedCall(frame.id, attempt, timeout_ms, meta, frame.body, frame.fds, lane)
         done = self.book.outcomes.get(frame.id)
         if done is not None or not self.book.offer(call):
             close_fds(frame.fds)
@@ -226,7 +219,11 @@ class Gang:
         for rank in self.ranks:
             if rank.rank in slots:
                 rank.loaned_slots[call.id] = slots[rank.rank]
-        self._finished(call.id, Frame(Kind.RESULT, call.id, meta, body, fds=fds))
+        outcome = Frame(Kind.RESULT, call.id, meta, body, fds=fds)
+        if call.lane is not None and not self.book.queue and call.lane.deliver(outcome):
+            outcome.flags = call.lane.number << LANE_BITS
+        self._finished(call.id, outcome)
+        outcome.flags = 0  # another agent is told of it as of one that nobody has
         self._idle(now)
         self.spool.end()
         if self.config.world_size == 1:
@@ -435,7 +432,8 @@ class Gang:
         why = Why("a rank failed", error=error, pickled=verdict.pickled, cause=error.cause, peer=verdict.peer)
         self._end(why, grace_ms)
 
-    def _abandoned(self, grace_ms: int) -> None:
+    def abandoned(self, grace_ms: int) -> None:
+        """No agent came back."""
         text = f"no agent was there for {grace_ms} ms (disconnect_grace)"
         self._end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
 
@@ -445,7 +443,8 @@ class Gang:
         if self.why is None:
             self.why = why
             self.counters.enter(Phase.TEARDOWN, self.clock.monotonic_ms())
-            for name in ("startup", "started", "timeout", "others", "disconnect"):
+            self.absence.over()
+            for name in ("startup", "started", "timeout", "others"):
                 self.loop.cancel(name)
         self.phase = "ending"
         self.ending.begin(grace_ms)
@@ -484,7 +483,6 @@ class Gang:
             self._finished(call.id, telling.never_began(call.id, self.why, self.config))
 
     def _state(self) -> dict[str, Any]:
-        now = self.clock.monotonic_ms()
         phase = self.phase if self.phase != "ending" else "busy" if self.book.running else "ready"
         return {
             "gang": self.config.gang_id,
@@ -493,6 +491,6 @@ class Gang:
             "phase": phase,
             "ending": self.ending.begun,
             "backend": self.backend,
-            "counters": self.counters.snapshot(now, ended=self.ended is not None),
+            "counters": self.counters.snapshot(self.clock.monotonic_ms(), ended=self.ended is not None),
             **telling.known_calls(self.book),
         }

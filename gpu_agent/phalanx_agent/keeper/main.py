@@ -19,6 +19,7 @@ from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.states import Phase
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper import namespaces
+from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.agent import SOCKET_NAME, AgentLink, listen
 from phalanx_agent.keeper.calls import CallBook
 from phalanx_agent.keeper.counters import PhaseCounters
@@ -126,6 +127,7 @@ class _Keeper:
         spool: Spool,
     ) -> tuple[AgentLink, Gang]:
         setup = self._setup
+        grace_ms = int(setup.config.function.limits.disconnect_grace_s * 1000)
         ending = Ending(loop, self._clock, setup.walls, ranks, lambda clean: gang.all_gone(clean))  # noqa: PLW0108  made below
         gang = Gang(
             config=setup.config,
@@ -141,6 +143,7 @@ class _Keeper:
             counters=counters,
             book=CallBook(len(ranks)),
             evidence=Evidence(setup.config.node_id),
+            absence=Absence(loop, self._clock, grace_ms, lambda ms: gang.abandoned(ms), self._leave),  # noqa: PLW0108
         )
         link = AgentLink(loop, listener, on_attach=gang.attached, on_frame=gang.from_agent, on_gone=gang.agent_gone)
         return link, gang

@@ -9,10 +9,13 @@ agent and keeper (Unix socket) and between keeper and rank (socketpair). Over Un
 sealed-size memory instead: ``fd_count`` descriptors ride on the header's first byte and ``meta["fds"]`` lists
 ``{"size": bytes, "slot": id}`` for each. Bodies longer than CHUNK_BYTES are split into several frames of the same id
 and kind, all but the last with MORE set, so that nobody waits behind a large one. A meta key that is left out means
-0, "", false or none; ``attempt`` left out means 1: short calls travel without any meta.
+0, "", false or none; ``attempt`` left out means 1: short calls travel without any meta. The flags above MORE are the
+number of a lane between agent and keeper: on CALL, where the outcome may go; on RESULT, where it has gone.
 
     kind      from → to               meta
-    HELLO     client → agent          ticket, client          also lead → peer agent: ticket of kind "peer"
+    HELLO     client → agent          ticket, client          also lead → peer agent: ticket of kind "peer";
+                                                              a client's descriptor is the other end of its lane
+    LANE      agent → keeper          a client's lane opens, or closes where no descriptor comes along
     WELCOME   agent → client          gang, window, node
     REFUSED   agent → client          error
     CALL      client → agent → keeper → rank   function, timeout_ms, attempt, fds, client
@@ -55,6 +58,9 @@ HEADER_BYTES = _HEADER.size
 CHUNK_BYTES = 1 << 20
 MAX_META_BYTES = 1 << 20
 MORE = 1
+LANE_BITS = 1
+"""A lane's number stands in the flags above so many bits."""
+MAX_LANES = 127
 NO_ID = bytes(16)
 
 
@@ -82,6 +88,7 @@ class Kind(IntEnum):
     END = 21
     PING = 22
     PONG = 23
+    LANE = 24
 
 
 _KINDS = {int(k): k for k in Kind}
@@ -103,6 +110,11 @@ class Frame:
     @property
     def more(self) -> bool:
         return bool(self.flags & MORE)
+
+    @property
+    def lane(self) -> int:
+        """0: none."""
+        return self.flags >> LANE_BITS
 
 
 def encode_head(frame: Frame) -> bytes:
@@ -193,7 +205,7 @@ class Assembler:
         frames = self._decoder.frames()
         if not self._partial:
             for frame in frames:
-                if frame.flags:
+                if frame.flags & MORE:
                     break
             else:
                 return frames
