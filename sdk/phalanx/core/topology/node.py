@@ -130,7 +130,7 @@ class NicLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTopology:
-    """``links[i][j]``: between ``gpus[i]`` and ``gpus[j]``, nothing on the diagonal. ``nic_links[i][k]``: to ``nics[k]``."""
+    """``links[i][j]``: between ``gpus[i]`` and ``gpus[j]``, empty for i = j. ``nic_links[i][k]``: to ``nics[k]``."""
 
     gpus: tuple[Gpu, ...] = ()
     links: tuple[tuple[Link, ...], ...] = ()
