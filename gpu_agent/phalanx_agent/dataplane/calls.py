@@ -14,7 +14,8 @@ from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import CallId, id_text
 from phalanx.core.states import Outcome
 
-SETTLED_KEPT = 4096
+SETTLED_KEPT = 1 << 16
+"""Half a minute of the shortest calls: longer than anybody asks what became of one whose connection was lost."""
 MAX_KEPT_MS = 10 * 60 * 1000
 MAX_KEPT_BYTES = 64 << 20
 _RECORD_BYTES = 512
