@@ -76,6 +76,8 @@ class Gpu:
     mig: tuple[MigDevice, ...] = ()
     nvlinks_active: int | None = None
     nvlinks_total: int | None = None
+    nvlink_gbyte_s: float | None = None
+    """Of one NVLink, one way, as the link itself reports it."""
     module_id: int | None = None
     """Place on the baseboard, which NVSwitch partitions are named by; not in PCI order."""
     health: Health = Health.OK
