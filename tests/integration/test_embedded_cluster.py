@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from phalanx import embedded
+from phalanx.cli.checks import embedded_parts
 from phalanx.client import Client
 from phalanx.connection import Connection
 from phalanx.core.errors import ConnectionFailedError
@@ -97,6 +98,21 @@ def test_a_killed_part_is_started_again_under_the_same_address(home: Home, part:
     wait_until(lambda: record_of(home).pids[part] not in (0, killed), f"{part} runs again", 20)
     wait_until(lambda: nodes_ready(connection) == 1, "the cluster serves again", START_S)
     assert embedded.ensure(home=home).address == connection.address
+
+
+def test_doctor_sees_a_part_that_does_not_stay_up(home: Home) -> None:
+    embedded.ensure()
+    leave(home)
+    assert embedded_parts().level == "ok"
+    journal = home.root / "agent" / "journal.jsonl"
+    journal.unlink(missing_ok=True)
+    journal.mkdir()
+    os.kill(record_of(home).pids["agent"], signal.SIGKILL)
+    wait_until(lambda: record_of(home).failing.get("agent", 0) > 2, "it has ended three times", 40)
+    found = embedded_parts()
+    assert found.level == "problem"
+    assert "agent has ended" in found.text
+    assert "agent.log" in found.fix
 
 
 def test_the_supervisors_death_leaves_no_server_and_the_next_client_starts_anew(home: Home) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from phalanx.embedded.devices import SIMULATED_GPUS, has_nvidia
 from phalanx.embedded.parts import store_binary
 from phalanx.embedded.paths import default_home
+from phalanx.embedded.record import read_record, tail_of
 from phalanx.embedded.version import installed_version, missing_modules
 
 _MIN_PYTHON = (3, 11)
@@ -45,6 +46,7 @@ def local_findings() -> list[Finding]:
         loopback_ports,
         disk_space,
         home_folder,
+        embedded_parts,
     )
     return [check() for check in checks]
 
@@ -159,6 +161,21 @@ def home_folder() -> Finding:
     if root.exists() and (root.stat().st_uid != os.getuid() or root.stat().st_mode & 0o077):
         return Finding("home", "problem", f"{root} is not private to you", f"chown -R $USER {root} && chmod 700 {root}")
     return Finding("home", "ok", f"{root}" + ("" if root.exists() else " (made at first use)"))
+
+
+def embedded_parts() -> Finding:
+    """Whether the programs of a running embedded cluster stay up."""
+    home = default_home()
+    record = read_record(home.record)
+    if record is None:
+        return Finding("embedded cluster", "ok", "not running")
+    if not record.failing:
+        return Finding("embedded cluster", "ok", f"its {len(record.pids)} programs run")
+    part, count = max(record.failing.items(), key=lambda item: item[1])
+    log = home.logs / f"{part}.log"
+    last = tail_of(log, lines=1)
+    text = f"its {part} has ended {count} times in a row" + (f": {last}" if last else "")
+    return Finding("embedded cluster", "problem", text, f"see {log}; then gpuctl down, and gpuctl up")
 
 
 def _run(*command: str) -> str | None:

@@ -41,6 +41,10 @@ class Child:
     def pid(self) -> int:
         return self.process.pid if self.process else 0
 
+    def failing(self, now_ms: int) -> int:
+        """Returns how often it has ended in a row; 0 once it has run for long enough."""
+        return 0 if self.running and now_ms - self.started_ms > _STEADY_MS else self.deaths
+
     @property
     def ready(self) -> bool:
         return self.running and self.part.ready.exists()

@@ -27,6 +27,8 @@ class Record:
     run_dir: str
     started_ms: int
     pids: dict[str, int] = field(default_factory=dict[str, int])
+    failing: dict[str, int] = field(default_factory=dict[str, int])
+    """Parts that have just ended several times in a row, and how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

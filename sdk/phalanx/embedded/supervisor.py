@@ -151,10 +151,16 @@ class Supervisor:
                 _say(f"the {child.part.name} ended with {child.last_exit}; it is started again")
             if child.may_start(now):
                 child.start(now)
-        pids = self._pids()
-        if self.record is not None and pids != self.record.pids:
-            self.record = _with_pids(self.record, pids)
-            write_json(self.home.record, self.record)
+        self._update_record(now)
+
+    def _update_record(self, now: int) -> None:
+        if self.record is None:
+            return
+        failing = {child.part.name: count for child in self.children if (count := child.failing(now)) > 1}
+        record = replace(self.record, pids=self._pids(), failing=failing)
+        if record != self.record:
+            self.record = record
+            write_json(self.home.record, record)
 
     def _next_wait_s(self) -> float:
         if all(child.running for child in self.children):
@@ -210,10 +216,6 @@ class _SignalPipe:
 def _failure(child: Child, message: str) -> Failure:
     log = child.part.log
     return Failure(part=child.part.name, message=message, log=str(log), tail=tail_of(log))
-
-
-def _with_pids(record: Record, pids: dict[str, int]) -> Record:
-    return replace(record, pids=pids)
 
 
 def _trim(log: Path) -> None:
