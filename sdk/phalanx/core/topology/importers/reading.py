@@ -14,9 +14,6 @@ _PCI = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 _HEX = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16})")
-_DIGITS = re.compile(r"([0-9]+)")
-
-NaturalKey = tuple[tuple[str, int, str], ...]
 
 
 def bounded(text: str, what: str) -> str:
@@ -61,12 +58,6 @@ def guid(text: str) -> str:
     match = _HEX.fullmatch(text.strip().replace(":", ""))
     value = int(match[1], 16) if match else 0
     return f"{value:016x}" if value else ""
-
-
-def natural_key(name: str) -> NaturalKey:
-    """Orders names as people do: ``leaf-2`` before ``leaf-10``."""
-    parts = _DIGITS.split(name)
-    return tuple(("", int(part[-18:]), part) if at % 2 else (part, 0, "") for at, part in enumerate(parts))
 
 
 def cpu_list(mask: str) -> str | None:
