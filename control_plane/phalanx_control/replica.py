@@ -67,7 +67,12 @@ class Replica:
         self._secret = secret
         self._authority = certificates.load_or_make(settings.data_dir, settings.cell, clock.wall_ms())
         self._first: FirstTokens = load_first_tokens(secret, settings.bootstrap_token_file, settings.join_token_file)
-        self._log = RedisLog(settings.store, cell=settings.cell, allow_volatile=settings.allow_volatile_store)
+        self._log = RedisLog(
+            settings.store,
+            cell=settings.cell,
+            allow_volatile=settings.allow_volatile_store,
+            replicas=settings.store_replicas,
+        )
         self._tickets = TicketOffice(secret, clock)
         self._blobs = blobs.open_blobs(settings.blobs)
         self._reach = BlobReach(secret, blob_identity, declared_shared=settings.blobs_shared)

@@ -19,6 +19,7 @@ from phalanx.core.ids import new_raw_id
 _PREFIX = "PHALANX_CONTROL_"
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
+_MOST_STORE_REPLICAS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Settings:
     ready_file: Path | None
     replica_id: str
     allow_volatile_store: bool
+    store_replicas: int
     advertise: str
     price_book: Path | None
 
@@ -77,6 +79,7 @@ class _Flag:
 
 _FLAGS = (
     _Flag("store", "", "unix:///path/to/socket or redis://host:port/db (required)"),
+    _Flag("store-replicas", "0", "how many replicas of the store must have an entry before it counts as written"),
     _Flag("cell", "main", "name of this cell: the prefix of every key in the store"),
     _Flag("data-dir", "", "folder for the CA and the cell's secret (required)"),
     _Flag("blobs", "", "file:///folder for code, large arguments and results; default: DATA_DIR/blobs"),
@@ -118,6 +121,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         ready_file=_path(values["ready-file"]),
         replica_id=values["replica-id"] or f"{socket.gethostname()}-{new_raw_id().hex()[:8]}",
         allow_volatile_store=_switch("allow-volatile-store", values["allow-volatile-store"]),
+        store_replicas=_store_replicas(values["store-replicas"]),
         advertise=values["advertise"],
         price_book=_path(values["price-book"]),
     )
@@ -140,6 +144,12 @@ def _read(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
 def _check_store(url: str) -> None:
     if urlsplit(url).scheme not in ("unix", "redis", "rediss"):
         raise InvalidSpecError(f"--store {url!r}: use unix:///path/to/socket, redis://host:port/db or rediss://…")
+
+
+def _store_replicas(text: str) -> int:
+    if text not in {str(n) for n in range(_MOST_STORE_REPLICAS + 1)}:
+        raise InvalidSpecError(f"--store-replicas {text!r}: use a whole number from 0 to {_MOST_STORE_REPLICAS}")
+    return int(text)
 
 
 def _cell(name: str) -> str:

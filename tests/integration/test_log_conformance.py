@@ -1,4 +1,4 @@
-"""What every store of the log must do, run against memory and a real server alike."""
+"""What every store of the log must do, run against memory and a real server alike, with a replica and without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phalanx_control.log.log import Batch, LogStore, NewBody, Snapshot
 from phalanx_control.log.memory import MemoryLog
 from phalanx_control.log.redis_log import RedisLog
 from tests.support.batches import batch
-from tests.support.store import StoreServer, ownerless_keys, running_store
+from tests.support.store import StoreServer, ownerless_keys, replicated_store, running_store
 from tests.support.wait import wait_until_async
 
 CAP_BYTES = 1000
@@ -32,18 +32,27 @@ def server() -> Iterator[StoreServer]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[StoreServer]:
+    with replicated_store() as (primary, _):
+        yield primary
+
+
 def make_log(kind: str, server: StoreServer, *, ttl_ms: int = TTL_MS) -> LogStore:
     if kind == "memory":
         return MemoryLog(SystemClock(), body_ttl_ms=ttl_ms, cap_bytes=CAP_BYTES)
     client = server.client()
     client.flushall()
     client.close()
-    return RedisLog(server.url, cell="t", body_ttl_ms=ttl_ms, cap_bytes=CAP_BYTES)
+    replicas = int(kind == "redis with a replica")
+    return RedisLog(server.url, cell="t", replicas=replicas, body_ttl_ms=ttl_ms, cap_bytes=CAP_BYTES)
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "redis with a replica"])
 async def log(request: pytest.FixtureRequest, server: StoreServer) -> AsyncIterator[LogStore]:
     """A log that "a" leads in epoch 1; afterwards no key may be left without TTL or owner."""
+    if request.param == "redis with a replica":
+        server = request.getfixturevalue("replicated")
     store = make_log(request.param, server)
     await store.open()
     assert await store.acquire(LeaderRecord(), leader_id="a", address="a:1")
@@ -65,6 +74,14 @@ async def test_what_was_appended_is_read_back_in_order(log: LogStore) -> None:
 async def test_an_empty_log_reads_as_nothing(log: LogStore) -> None:
     assert await log.read_after(0) == []
     assert await log.last() == 0
+
+
+async def test_what_was_appended_is_confirmed_as_often_as_asked_and_led_on(log: LogStore) -> None:
+    await log.append(batch(1))
+    assert [await log.confirm(batch(1)) for _ in range(3)] == [True] * 3
+    await log.renew(1, "a")
+    await log.append(batch(2))
+    assert await log.read_after(0) == [batch(1), batch(2)]
 
 
 async def test_a_repeated_append_is_refused_whole(log: LogStore) -> None:

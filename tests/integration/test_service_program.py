@@ -85,6 +85,13 @@ def test_a_store_that_forgets_is_refused_by_name(tmp_path: Path) -> None:
     assert "error[VOLATILE-STORE]" in ended.stderr
 
 
+def test_a_store_without_the_replicas_that_are_asked_for_is_refused(store: StoreServer, tmp_path: Path) -> None:
+    ended = _run(*MODULE, *_argv(store, tmp_path, "alone"), "--store-replicas", "2")
+    assert ended.returncode == 2
+    assert "error[VOLATILE-STORE]" in ended.stderr
+    assert "0 of 2 replicas are connected" in ended.stderr
+
+
 def test_a_port_that_is_taken_is_named(store: StoreServer, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

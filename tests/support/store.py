@@ -1,4 +1,7 @@
-"""A real store for tests: the Valkey server that the embedded cluster uses, on a Unix socket in a private folder."""
+"""A real store for tests: the Valkey server that the embedded cluster uses, on a Unix socket in a private folder.
+
+A store may have a replica, which finds it on a port of the loopback.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,23 @@ STOP_TIMEOUT_S = 10.0
 
 
 class StoreServer:
-    """One server process. It holds no pipe of ours and is ended by its pid."""
+    """One server process. It holds no pipe of ours and is ended by its pid. ``port`` 0 is none, ``replica_of`` the port
+    of the server whose replica it is.
+    """
 
-    def __init__(self, folder: Path, *, appendonly: str = "yes", appendfsync: str = "always") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        appendonly: str = "yes",
+        appendfsync: str = "always",
+        port: int = 0,
+        replica_of: int = 0,
+    ) -> None:
         self._folder = folder
         self._settings = {"appendonly": appendonly, "appendfsync": appendfsync}
+        self._replica_of = replica_of
+        self.port = port
         self.socket_path = folder / "s"
         self.pid = 0
 
@@ -83,27 +98,57 @@ class StoreServer:
 
     def _arguments(self) -> list[str]:
         settings = {
-            "port": "0",
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "repl-diskless-sync-delay": "0",
             "unixsocket": str(self.socket_path),
             "unixsocketperm": "600",
             "dir": str(self._folder),
             "save": "",
             **self._settings,
         }
-        return [part for name, value in settings.items() for part in (f"--{name}", value)]
+        words = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        return [*words, "--replicaof", "127.0.0.1", str(self._replica_of)] if self._replica_of else words
 
 
 @contextmanager
-def running_store(*, appendonly: str = "yes", appendfsync: str = "always") -> Generator[StoreServer]:
+def running_store(
+    *, appendonly: str = "yes", appendfsync: str = "always", port: int = 0, replica_of: int = 0
+) -> Generator[StoreServer]:
     """Yields a started server in a folder of its own (a short path: socket names are limited), and removes both."""
     folder = Path(tempfile.mkdtemp(prefix="pxs"))
-    server = StoreServer(folder, appendonly=appendonly, appendfsync=appendfsync)
+    server = StoreServer(folder, appendonly=appendonly, appendfsync=appendfsync, port=port, replica_of=replica_of)
     try:
         server.start()
         yield server
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def replicated_store() -> Generator[tuple[StoreServer, StoreServer]]:
+    """Yields a server and its connected replica."""
+    with running_store(port=_free_port()) as primary, running_store(replica_of=primary.port) as replica:
+        wait_until(lambda: connected_replicas(primary) == 1, "the replica is connected")
+        yield primary, replica
+
+
+def connected_replicas(server: StoreServer) -> int:
+    """Returns how many replicas of ``server`` have its data and follow it."""
+    client = server.client()
+    try:
+        info = client.info("replication")
+    finally:
+        client.close()
+    return sum(info[f"slave{n}"]["state"] == "online" for n in range(info["connected_slaves"]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def ownerless_keys(server: StoreServer, permanent: frozenset[str]) -> list[str]:

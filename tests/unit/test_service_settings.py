@@ -31,6 +31,12 @@ def test_every_flag_has_a_variable() -> None:
     assert settings.ready_file == Path("/r")
 
 
+def test_no_replica_of_the_store_is_waited_for_unless_told_so() -> None:
+    assert parse(ARGV, {}).store_replicas == 0
+    assert parse([*ARGV, "--store-replicas", "8"], {}).store_replicas == 8
+    assert parse(ARGV, {"PHALANX_CONTROL_STORE_REPLICAS": "2"}).store_replicas == 2
+
+
 def test_blobs_are_kept_in_the_data_folder_unless_told_otherwise() -> None:
     assert parse(ARGV, {}).blobs == "file:///d/blobs"
 
@@ -49,6 +55,9 @@ def test_two_replicas_without_a_name_get_different_ones() -> None:
         ([*ARGV, "--listen", "h:70000"], {}, "give host:port"),
         ([*ARGV, "--cell", "a:b"], {}, "--cell 'a:b'"),
         ([*ARGV, "--web-listen", "0.0.0.0:80"], {}, "loopback only"),
+        ([*ARGV, "--store-replicas", "9"], {}, "--store-replicas '9': use a whole number from 0 to 8"),
+        ([*ARGV, "--store-replicas", "-1"], {}, "use a whole number from 0 to 8"),
+        (ARGV, {"PHALANX_CONTROL_STORE_REPLICAS": "some"}, "--store-replicas 'some': use a whole number"),
         (ARGV, {"PHALANX_CONTROL_BLOBS_SHARED": "maybe"}, "--blobs-shared 'maybe': use 1 or 0"),
     ],
 )

@@ -16,9 +16,11 @@ _MIN_MAJOR = 7
 _ALLOW = "or pass --allow-volatile-store to accept losing acknowledged calls"
 
 
-async def check_durability(client: Redis, *, allow_volatile: bool) -> None:
-    """Raises VolatileStoreError naming each setting that is wrong and what to set; only warns if ``allow_volatile``."""
-    wrong = await _what_is_wrong(client)
+async def check_durability(client: Redis, *, allow_volatile: bool, replicas: int = 0) -> None:
+    """Raises VolatileStoreError naming each setting that is wrong and what to set, and that fewer than ``replicas`` are
+    connected; only warns if ``allow_volatile``.
+    """
+    wrong = [*await _what_is_wrong(client), *await _what_replicas_lack(client, replicas)]
     if not wrong:
         return
     if not allow_volatile:
@@ -42,3 +44,13 @@ async def _what_is_wrong(client: Redis) -> list[str]:
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy") != "noeviction":
         wrong.append(f"maxmemory-policy is {settings.get('maxmemory-policy')!r}: set `maxmemory-policy noeviction`")
     return wrong
+
+
+async def _what_replicas_lack(client: Redis, replicas: int) -> list[str]:
+    if not replicas:
+        return []
+    info: Mapping[str, object] = await client.info("replication")
+    connected = int(str(info.get("connected_slaves", 0)))
+    if connected >= replicas:
+        return []
+    return [f"{connected} of {replicas} replicas are connected: start them with `replicaof`, or lower --store-replicas"]

@@ -10,7 +10,8 @@ PhalanxError
 LogError                       never leaves the controller
 ├── FencedOutError             another leader has taken over
 ├── OutOfOrderError            the batch is not the next one; .last_seq is what the store has
-├── AppendUncertainError       the connection was lost: the batch is in the log, or it is not
+├── AppendUncertainError       the connection was lost: the batch is in the log, or it is not; or it is,
+│                              and too few of the store's replicas are known to have it
 └── LogLostError               the store has less than it acknowledged
 """
 

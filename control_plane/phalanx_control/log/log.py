@@ -63,7 +63,13 @@ class LogStore(Protocol):
     async def append(self, batch: Batch, bodies: Sequence[NewBody] = ()) -> None:
         """Writes batch and bodies together and returns when they are durable, or raises and wrote nothing:
         FencedOutError, OutOfOrderError, BodiesOverCapError, StoreUnavailableError. After AppendUncertainError
-        either may be the case.
+        either may be the case, or the batch is written and not yet durable.
+        """
+        ...
+
+    async def confirm(self, batch: Batch) -> bool:
+        """Returns True when ``batch``, which was found in the log, is durable there, False when it is there no longer.
+        Raises AppendUncertainError while it is not durable, and FencedOutError.
         """
         ...
 

@@ -57,6 +57,9 @@ class MemoryLog:
             self._keep(body)
         await self._tell()
 
+    async def confirm(self, batch: Batch) -> bool:
+        return await self.last() >= batch.seq
+
     async def read_after(self, seq: int, *, block_ms: int = 0, limit: int = READ_LIMIT) -> list[Batch]:
         await self._wait(lambda: bool(self._batches) and self._batches[-1][0].seq > seq, block_ms)
         batches: list[Batch] = []

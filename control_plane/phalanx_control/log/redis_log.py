@@ -1,7 +1,8 @@
 """The log in Redis (7 or later) or Valkey: the one file that opens a connection to the store.
 
 Two clients share one connection pool's settings: one repeats what may be repeated (reads), one never does (writes),
-because whether a lost write landed is for the controller to find out.
+because whether a lost write landed is for the controller to find out. Batches wait for the store's replicas where some
+are configured (`replicas`). Leadership does not: a leader that a failover forgot is kept out by the fence.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from phalanx_control.log.errors import (
 )
 from phalanx_control.log.leadership import LeaderRecord
 from phalanx_control.log.log import READ_LIMIT, Batch, NewBody, Snapshot, decode_events
-from phalanx_control.log.lua import Fenced, Full, OutOfOrder, Scripts
+from phalanx_control.log.lua import Absent, Fenced, Full, OutOfOrder, Scripts, TooFew
 
 TIMEOUT_S = 5.0
 """A store that is silent for longer is treated as gone; blocking reads wait for less than this."""
@@ -41,7 +42,10 @@ _LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class RedisLog:
-    """`LogStore` on a Redis or Valkey server given by URL (``unix:///path`` or ``redis://host:port/db``)."""
+    """`LogStore` on a Redis or Valkey server given by URL (``unix:///path`` or ``redis://host:port/db``).
+
+    A batch is acknowledged when so many ``replicas`` of that server have it, too.
+    """
 
     def __init__(
         self,
@@ -49,21 +53,24 @@ class RedisLog:
         *,
         cell: str,
         allow_volatile: bool = False,
+        replicas: int = 0,
         body_ttl_ms: int = k.BODY_TTL_MS,
         cap_bytes: int = k.WORKSPACE_CAP_BYTES,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._keys = k.Keys(cell)
         self._allow_volatile = allow_volatile
+        self._replicas = replicas
         self._body_ttl_ms = body_ttl_ms
         self._cap_bytes = cap_bytes
         self._timeout_s = timeout_s
         self._reads = _client(url, Retry(ExponentialBackoff(cap=0.2, base=0.01), _READ_RETRIES), timeout_s)
         self._writes = _client(url, Retry(NoBackoff(), 0), timeout_s)
-        self._scripts = Scripts(self._writes, self._keys)
+        self._scripts = Scripts(self._writes, self._keys, replicas=replicas)
 
     async def open(self) -> None:
-        await self._ask(check_durability(self._reads, allow_volatile=self._allow_volatile))
+        check = check_durability(self._reads, allow_volatile=self._allow_volatile, replicas=self._replicas)
+        await self._ask(check)
 
     async def close(self) -> None:
         await self._reads.aclose()
@@ -84,8 +91,23 @@ class RedisLog:
                 raise OutOfOrderError(batch.seq, last_seq)
             case Full(body):
                 raise BodiesOverCapError(bodies[body].workspace, self._cap_bytes)
+            case TooFew(why):
+                raise _not_on_replicas(batch, why)
             case None:
                 return
+
+    async def confirm(self, batch: Batch) -> bool:
+        if not self._replicas:
+            return True
+        match await self._ask(self._scripts.confirm(batch)):
+            case Fenced(epoch, leader_id):
+                raise FencedOutError(epoch, leader_id)
+            case TooFew(why):
+                raise _not_on_replicas(batch, why)
+            case Absent():
+                return False
+            case _:
+                return True
 
     async def read_after(self, seq: int, *, block_ms: int = 0, limit: int = READ_LIMIT) -> list[Batch]:
         entries = await self._read(self._keys.log, f"{seq}-0", block_ms, limit)
@@ -174,6 +196,12 @@ def _client(url: str, retry: Retry, timeout_s: float) -> Redis:
     """
     return Redis.from_url(
         url, retry=retry, socket_timeout=None, socket_connect_timeout=timeout_s, client_name="phalanx-control"
+    )
+
+
+def _not_on_replicas(batch: Batch, why: str) -> AppendUncertainError:
+    return AppendUncertainError(
+        f"batch {batch.seq} is in the log, but {why}: see to the store's replicas, or lower --store-replicas"
     )
 
 
