@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -34,6 +34,9 @@ from phalanx.core.views import (
     TokenInfo,
 )
 from phalanx_proto.v1 import common_pb2, control_pb2, control_pb2_grpc
+
+if TYPE_CHECKING:
+    from phalanx.core.topology.node import NodeTopology
 
 RETRY_S = 30.0
 DEADLINE_S = 15.0
@@ -202,6 +205,12 @@ class Client:
 
     def list_nodes(self) -> tuple[NodeView, ...]:
         return tuple(wire.from_proto(NodeView, n) for n in self._unary("ListNodes", _EMPTY).nodes)
+
+    def topology(self, node_id: str) -> NodeTopology:
+        """Returns what a node looks like. Raises NotFoundError where the node, or its topology, is not known."""
+        from phalanx.core.topology.codec import from_json  # few programs ask
+
+        return from_json(self._unary("GetTopology", control_pb2.NodeId(node_id=node_id)).topology)
 
     def list_gangs(self) -> tuple[GangView, ...]:
         return tuple(wire.from_proto(GangView, g) for g in self._unary("ListGangs", _EMPTY).gangs)

@@ -53,6 +53,7 @@ RPCS: dict[str, Row] = {
     CONTROL + "GetGangAddress": Row(Need.MEMBER),
     CONTROL + "GetLogSources": Row(Need.VIEWER),
     CONTROL + "ListNodes": Row(Need.VIEWER),
+    CONTROL + "GetTopology": Row(Need.VIEWER),
     CONTROL + "ListGangs": Row(Need.VIEWER),
     CONTROL + "GetCost": Row(Need.VIEWER),
     CONTROL + "CreateToken": Row(Need.ADMIN, to_leader=True),

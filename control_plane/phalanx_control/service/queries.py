@@ -30,6 +30,9 @@ OTHER_USER = "other user"
 _CALL_STATES = tuple(state.value for state in CallState)
 
 
+_NODES_NAMED = 5
+
+
 class Pictures(Protocol):
     """Turns records of the state into what users are shown; `phalanx_control.service.pictures` is the one there is."""
 
@@ -126,6 +129,16 @@ class Queries:
         state = self._state
         views = (self._pictures.node(state, state.nodes[node_id]) for node_id in sorted(state.nodes))
         return tuple(masked_node(state, view, _workspace()) for view in views)
+
+    def topology(self, node_id: str) -> str:
+        """Returns the node's topology as its agent wrote it. Raises NotFoundError, naming the nodes that there are."""
+        node = self._state.nodes.get(node_id)
+        if node is None:
+            there = ", ".join(sorted(self._state.nodes)[:_NODES_NAMED]) or "none"
+            raise NotFoundError(f"no node {node_id[:80]!r}; there are: {there}", hint="gpuctl nodes")
+        if not node.info.topology:
+            raise NotFoundError(f"node {node_id} has not said what connects its GPUs", hint="upgrade its agent")
+        return node.info.topology
 
     def gangs(self) -> tuple[GangView, ...]:
         state = self._state

@@ -129,6 +129,10 @@ class SdkApi(control_pb2_grpc.ControlServicer):
     async def ListNodes(self, request: control_pb2.Empty, context: Any) -> control_pb2.NodeList:
         return control_pb2.NodeList(nodes=[wire.to_proto(view) for view in self._queries.nodes()])
 
+    async def GetTopology(self, request: control_pb2.NodeId, context: Any) -> control_pb2.TopologyText:
+        text = self._queries.topology(request.node_id)
+        return control_pb2.TopologyText(node_id=request.node_id, topology=text)
+
     async def ListGangs(self, request: control_pb2.Empty, context: Any) -> control_pb2.GangList:
         return control_pb2.GangList(gangs=[wire.to_proto(view) for view in self._queries.gangs()])
 

@@ -27,7 +27,7 @@ class Certificate(_message.Message):
     def __init__(self, certificate_pem: _Optional[bytes] = ..., ca_pem: _Optional[bytes] = ..., agents_address: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node_id", "hostname", "boot_id", "agent_epoch", "agent_version", "python", "torch", "data_address", "unix_path", "fingerprint", "cpus", "memory_bytes", "pool", "gpus")
+    __slots__ = ("node_id", "hostname", "boot_id", "agent_epoch", "agent_version", "python", "torch", "data_address", "unix_path", "fingerprint", "cpus", "memory_bytes", "pool", "gpus", "topology")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class NodeInfo(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hostname: str
     boot_id: str
@@ -56,7 +57,8 @@ class NodeInfo(_message.Message):
     memory_bytes: int
     pool: str
     gpus: _containers.RepeatedCompositeFieldContainer[_common_pb2.GpuInfo]
-    def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_epoch: _Optional[int] = ..., agent_version: _Optional[str] = ..., python: _Optional[str] = ..., torch: _Optional[str] = ..., data_address: _Optional[str] = ..., unix_path: _Optional[str] = ..., fingerprint: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pool: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ...) -> None: ...
+    topology: str
+    def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_epoch: _Optional[int] = ..., agent_version: _Optional[str] = ..., python: _Optional[str] = ..., torch: _Optional[str] = ..., data_address: _Optional[str] = ..., unix_path: _Optional[str] = ..., fingerprint: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pool: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ..., topology: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node_id", "first_rank", "ranks", "gpus", "share", "data_address", "fingerprint")

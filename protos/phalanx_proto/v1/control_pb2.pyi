@@ -333,6 +333,20 @@ class NodeList(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[NodeView]
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ...) -> None: ...
 
+class NodeId(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class TopologyText(_message.Message):
+    __slots__ = ("node_id", "topology")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    topology: str
+    def __init__(self, node_id: _Optional[str] = ..., topology: _Optional[str] = ...) -> None: ...
+
 class GangView(_message.Message):
     __slots__ = ("gang_id", "function_id", "function", "state", "workspace", "user", "world_size", "nodes", "gpus", "calls", "depth", "in_flight", "idle_ms", "placement", "created_ms")
     GANG_ID_FIELD_NUMBER: _ClassVar[int]

@@ -111,6 +111,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.NodeList.FromString,
                 _registered_method=True)
+        self.GetTopology = channel.unary_unary(
+                '/phalanx.v1.Control/GetTopology',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeId.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.TopologyText.FromString,
+                _registered_method=True)
         self.ListGangs = channel.unary_unary(
                 '/phalanx.v1.Control/ListGangs',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
@@ -251,6 +256,12 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTopology(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListGangs(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -378,6 +389,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeList.SerializeToString,
+            ),
+            'GetTopology': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTopology,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.NodeId.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.TopologyText.SerializeToString,
             ),
             'ListGangs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGangs,
@@ -825,6 +841,33 @@ class Control(object):
             '/phalanx.v1.Control/ListNodes',
             phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.NodeList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTopology(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetTopology',
+            phalanx__proto_dot_v1_dot_control__pb2.NodeId.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.TopologyText.FromString,
             options,
             channel_credentials,
             insecure,

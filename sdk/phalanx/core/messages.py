@@ -82,6 +82,8 @@ class NodeInfo:
     memory_bytes: int = 0
     pool: str = "default"
     gpus: tuple[GpuInfo, ...] = ()
+    topology: str = ""
+    """JSON as `core.topology.codec` writes it, with ``gpus`` of the same UUIDs; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
