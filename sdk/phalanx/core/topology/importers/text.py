@@ -8,6 +8,7 @@ from phalanx.core.topology.errors import UnreadableTopologyError
 
 MAX_CHARS = 4 << 20
 _MAX_LINE = 1 << 16
+_MAX_LINES = 50_000
 _MAX_LABELS = 4096
 _ESCAPE = re.compile(r"(?:\x1b|\^\[)?\[[0-9;]{0,16}m|\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _RANGES = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*")
@@ -16,11 +17,14 @@ _RANGES = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)
 def plain_lines(text: str, what: str) -> list[str]:
     """Returns lines without terminal escapes, with tabs widened to 8 columns.
 
-    Raises UnreadableTopologyError over 4 Mi characters, or 64 Ki in a line. ``what`` names what was to be read.
+    Raises UnreadableTopologyError over 4 Mi characters, 50,000 lines, or 64 Ki characters in a line. ``what`` names
+    what was to be read.
     """
     if len(text) > MAX_CHARS:
         raise UnreadableTopologyError(f"{len(text)} characters: expected {MAX_CHARS} at most of {what}")
     lines = text.split("\n")
+    if len(lines) > _MAX_LINES:
+        raise UnreadableTopologyError(f"{len(lines)} lines: expected {_MAX_LINES} at most of {what}")
     for number, line in enumerate(lines, 1):
         if len(line) > _MAX_LINE:
             raise UnreadableTopologyError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from phalanx.core.topology.importers.text import is_list
 
@@ -118,17 +119,22 @@ def _joined_digits(entry: Entry, tail: list[str]) -> list[str]:
 
 def _by_place(entry: Entry, headings: tuple[str, ...], tail: list[str]) -> dict[str, str] | None:
     """Returns None where the tool's layout is lost."""
-    places = [match.start() for match in _WORD.finditer(entry.pieces[0])]
-    if len(entry.pieces) > 1 or len(tail) > len(headings) or len(places) < len(tail) + 2:
+    words = [(match.start(), match[0]) for match in _WORD.finditer(entry.pieces[0])]
+    links, rest = words[1 : -len(tail)], words[-len(tail) :]
+    if len(entry.pieces) > 1 or not links or [word for _, word in rest] != tail or not _in_columns(words[0], links):
         return None
-    if places[1] - places[0] < _TAB:
-        return None
-    last_link = places[-len(tail) - 1] - places[0]
-    start = places[0] + last_link // _TAB * _TAB + _TAB
+    margin = next((place for place, word in links if word != "X"), words[0][0]) % _TAB
+    start = (links[-1][0] - margin) // _TAB * _TAB + _TAB + margin
     found: dict[str, str] = {}
-    for place, word in zip(places[-len(tail) :], tail, strict=True):
+    for place, word in rest:
         found[_heading_at(place - start, found.get(CPU, ""))] = word
     return found if len(found) == len(tail) and found.keys() <= set(headings) else None
+
+
+def _in_columns(label: tuple[int, str], links: list[tuple[int, str]]) -> bool:
+    """Whether the links still stand 8 apart (an X stands one further), not one space."""
+    gaps = [right[0] - left[0] for left, right in pairwise(links)]
+    return min(gaps, default=links[0][0] - label[0]) >= _TAB - 1
 
 
 def _heading_at(offset: int, cpus: str) -> str:

@@ -55,7 +55,7 @@ def read_table(text: str) -> Table:
     above = range(max(0, first - _MAX_PIECES), first)
     head = next((at for at in above if _is_heading(lines[at].split())), None)
     if head is None:
-        entries = _entries(lines, first, set())
+        entries = _entries(lines, first, {label for label in _row_labels(lines[first:]) if not label.isupper()})
         table = _headless(entries)
     else:
         table = _heading(Entry(head + 1, lines[head:first]), _row_labels(lines[first:]))
