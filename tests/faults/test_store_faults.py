@@ -17,7 +17,7 @@ from phalanx_control.log.redis_log import RedisLog
 from phalanx_control.state import events as ev
 from tests.support.lead import LeaderProcess
 from tests.support.replicas import leading, leads, start_replica, submit
-from tests.support.store import StoreServer, running_store
+from tests.support.store import StoreServer, replicated_store, running_store
 from tests.support.wait import wait_until_async
 
 
@@ -89,6 +89,26 @@ async def test_kill_nine_of_the_store_loses_nothing_acknowledged_and_writes_resu
         assert len(accepted(batches)) == len(set(accepted(batches)))
         assert [b.seq for b in batches] == list(range(1, len(batches) + 1))
         assert await log.body(f"{load.acknowledged[0]}/args") == b"arguments"
+
+
+async def test_a_replica_that_is_promoted_has_all_that_was_acknowledged_and_the_next_leader_goes_on() -> None:
+    with replicated_store() as (primary, replica):
+        log = RedisLog(primary.url, cell="t", replicas=1)
+        async with leading(log) as controller:
+            load = Load(controller)
+            await load.more(200)
+            primary.kill()
+            await load.stop()
+        await log.close()
+        client = replica.client()
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        client.close()
+        promoted = RedisLog(replica.url, cell="t")
+        assert set(load.acknowledged) <= set(accepted(await read_everything(promoted)))
+        async with leading(promoted, "b") as controller:
+            await submit(controller)
+            assert set(load.acknowledged) <= set(controller.state.calls)
+        await promoted.close()
 
 
 async def test_a_store_that_stands_still_for_three_seconds_costs_only_time(server: StoreServer, log: RedisLog) -> None:

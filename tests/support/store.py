@@ -112,26 +112,19 @@ class StoreServer:
 
 
 @contextmanager
-def running_store(
-    *, appendonly: str = "yes", appendfsync: str = "always", port: int = 0, replica_of: int = 0
-) -> Generator[StoreServer]:
-    """Yields a started server in a folder of its own (a short path: socket names are limited), and removes both."""
-    folder = Path(tempfile.mkdtemp(prefix="pxs"))
-    server = StoreServer(folder, appendonly=appendonly, appendfsync=appendfsync, port=port, replica_of=replica_of)
-    try:
-        server.start()
+def running_store(*, appendonly: str = "yes", appendfsync: str = "always") -> Generator[StoreServer]:
+    """Yields a started server in a folder of its own, and removes both."""
+    with _folder() as folder, _running(StoreServer(folder, appendonly=appendonly, appendfsync=appendfsync)) as server:
         yield server
-    finally:
-        server.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def replicated_store() -> Generator[tuple[StoreServer, StoreServer]]:
     """Yields a server and its connected replica."""
-    with running_store(port=_free_port()) as primary, running_store(replica_of=primary.port) as replica:
-        wait_until(lambda: connected_replicas(primary) == 1, "the replica is connected")
-        yield primary, replica
+    with _folder() as folder, _running(StoreServer(folder, port=_free_port())) as primary, _folder() as other:
+        with _running(StoreServer(other, replica_of=primary.port)) as replica:
+            wait_until(lambda: connected_replicas(primary) == 1, "the replica is connected")
+            yield primary, replica
 
 
 def connected_replicas(server: StoreServer) -> int:
@@ -142,6 +135,25 @@ def connected_replicas(server: StoreServer) -> int:
     finally:
         client.close()
     return sum(info[f"slave{n}"]["state"] == "online" for n in range(info["connected_slaves"]))
+
+
+@contextmanager
+def _folder() -> Generator[Path]:
+    """A short path: names of sockets are limited."""
+    folder = Path(tempfile.mkdtemp(prefix="pxs"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _running(server: StoreServer) -> Generator[StoreServer]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
 
 
 def _free_port() -> int:
