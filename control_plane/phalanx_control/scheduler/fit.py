@@ -5,11 +5,12 @@ Gives places on a picture of what is free; decides nothing about who is served f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from phalanx.core.messages import Member
 from phalanx.core.spec import FunctionSpec
+from phalanx_control.scheduler.nearest import Picked, pick
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
 
 
@@ -73,28 +74,34 @@ def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()
     return None
 
 
-def _tightest(need: Need, rooms: list[NodeRoom], count: int) -> list[NodeRoom] | None:
+def _tightest(need: Need, rooms: list[NodeRoom], count: int) -> list[tuple[NodeRoom, Picked]] | None:
+    """Returns the fullest nodes that hold the gang, and which of their GPUs it gets."""
     each = need.gpus // count
-    fitting: list[tuple[int, str, NodeRoom]] = []
-    for room in rooms:
-        free = len(room.free(need.model))
-        if free >= each and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count)):
-            fitting.append((free, room.id, room))
-    if len(fitting) < count:
-        return None
-    chosen = sorted(fitting, key=lambda f: f[:2])[:count]
-    return sorted((room for _, _, room in chosen), key=lambda room: room.id)
+    fitting = [
+        (len(room.free(need.model)), room.id, room)
+        for room in rooms
+        if len(room.free(need.model)) >= each and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
+    ]
+    chosen: list[tuple[NodeRoom, Picked]] = []
+    for _, _, room in sorted(fitting, key=lambda f: f[:2]) if len(fitting) >= count else ():
+        picked = pick(room, need.model, each)
+        if picked is not None:
+            chosen.append((room, picked))
+        if len(chosen) == count:
+            return sorted(chosen, key=lambda c: c[0].id)
+    return None
 
 
-def _whole_place(need: Need, chosen: list[NodeRoom]) -> Place:
-    each = need.gpus // len(chosen)
+def _whole_place(need: Need, chosen: list[tuple[NodeRoom, Picked]]) -> Place:
     ranks = need.ranks_on_node(len(chosen))
-    picked = [(room, room.free(need.model)[:each]) for room in chosen]
-    members = tuple(_member(room, gpus, first_rank=i * ranks, ranks=ranks) for i, (room, gpus) in enumerate(picked))
-    where = " and ".join(f"{len(gpus)} on {room.id} ({indices(gpus)})" for room, gpus in picked)
+    members = tuple(
+        _member(room, picked.gpus, first_rank=i * ranks, ranks=ranks) for i, (room, picked) in enumerate(chosen)
+    )
+    where = " and ".join(f"{len(picked.gpus)} on {room.id} ({indices(picked.gpus)})" for room, picked in chosen)
     nodes = "one node" if len(chosen) == 1 else f"{len(chosen)} nodes"
     why = f"{nodes} as asked" if need.spec.resources.nodes else f"the fewest nodes that fit: {nodes}"
-    return Place(members=members, sentence=f"{count_gpus(need.gpus)}: {where}, {why}")
+    links = "".join(f"; {picked.why}" for _, picked in chosen[:1] if picked.why)
+    return Place(members=members, sentence=f"{count_gpus(need.gpus)}: {where}, {why}{links}")
 
 
 def _share_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
@@ -110,7 +117,7 @@ def _share_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
     _, _, _, room, gpu = min(fitting, key=lambda f: f[:3])
     beside = f"beside {len(gpu.holders)} more" if gpu.holders else "nobody else on it"
     return Place(
-        members=(_member(room, [gpu], share=need.share),),
+        members=(_member(room, (gpu,), share=need.share),),
         sentence=f"{need.share:g} of GPU {gpu.info.index} on {room.id}, {beside}",
     )
 
@@ -120,10 +127,12 @@ def _cpu_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
     if not fitting:
         return None
     room = min(fitting, key=lambda room: (room.cpu_gangs, room.gangs, room.id))
-    return Place(members=(_member(room, []),), sentence=f"no GPU, on {room.id}, the least loaded node")
+    return Place(members=(_member(room, ()),), sentence=f"no GPU, on {room.id}, the least loaded node")
 
 
-def _member(room: NodeRoom, gpus: list[GpuRoom], *, first_rank: int = 0, ranks: int = 1, share: float = 1) -> Member:
+def _member(
+    room: NodeRoom, gpus: Sequence[GpuRoom], *, first_rank: int = 0, ranks: int = 1, share: float = 1
+) -> Member:
     return Member(
         node_id=room.id,
         first_rank=first_rank,
@@ -135,7 +144,7 @@ def _member(room: NodeRoom, gpus: list[GpuRoom], *, first_rank: int = 0, ranks: 
     )
 
 
-def indices(gpus: list[GpuRoom]) -> str:
+def indices(gpus: Sequence[GpuRoom]) -> str:
     """Writes GPU indices as people do: ``0-3, 6``."""
     runs: list[list[int]] = []
     for index in sorted(g.info.index for g in gpus):

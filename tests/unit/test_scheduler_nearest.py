@@ -1,0 +1,111 @@
+"""A gang gets the best-connected of a node's free GPUs, in ring order, and the reason; lowest indices where unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phalanx.core import messages as m
+from phalanx.core.states import GpuState
+from phalanx.core.topology.codec import to_json
+from phalanx.core.topology.node import Link, MigDevice, NodeTopology
+from phalanx.core.topology.presets import preset
+from phalanx_control.scheduler.fit import Need, Place, find_place
+from phalanx_control.scheduler.room import rooms_of
+from tests.support.builders import World, node_info, spec
+
+
+def node(name: str, topology: NodeTopology, *, taken: tuple[int, ...] = ()) -> m.NodeInfo:
+    """A node that looks like ``topology``, some of whose GPUs are down."""
+    info = node_info(name, gpus=len(topology.gpus))
+    own = tuple(replace(gpu, uuid=f"{name}-gpu{gpu.index}") for gpu in topology.gpus)
+    gpus = tuple(replace(g, state=GpuState.DOWN) if g.index in taken else g for g in info.gpus)
+    return replace(info, gpus=gpus, topology=to_json(replace(topology, gpus=own)))
+
+
+def place(world: World, gpus: int, nodes: int | None = None) -> Place | None:
+    return find_place(Need(spec=spec(gpus=gpus, nodes=nodes or 0), workspace="default"), rooms_of(world.state))
+
+
+def ring(found: Place | None, member: int = 0) -> list[int]:
+    assert found is not None
+    return [int(gpu.partition("-gpu")[2]) for gpu in found.members[member].gpus]
+
+
+def test_a_pair_of_a_cube_mesh_has_two_links() -> None:
+    world = World(node("n1", preset("dgx1_v100")))
+    found = place(world, 2)
+    assert ring(found) == [0, 3]
+    assert found is not None
+    assert "one node; ring 0-3 at 40.0 GB/s" in found.sentence
+
+
+@pytest.mark.parametrize(("free", "pair"), [("0 1 3", [0, 3]), ("0 1 4", [0, 4]), ("0 4 5 6", [5, 6])])
+def test_free_gpus_that_are_connected_win_over_lower_indices(free: str, pair: list[int]) -> None:
+    taken = tuple(at for at in range(8) if str(at) not in free.split())
+    world = World(node("n1", preset("dgx1_v100"), taken=taken))
+    assert sorted(ring(place(world, 2))) == pair
+
+
+def test_ranks_stand_in_the_order_of_the_best_ring() -> None:
+    world = World(node("n1", preset("dgx1_v100")))
+    order = ring(place(world, 4))
+    topology = preset("dgx1_v100")
+    slowest = min(topology.links[a][b].nvlinks or 0 for a, b in zip(order, [*order[1:], order[0]], strict=True))
+    assert sorted(order) == [0, 1, 2, 3]
+    assert slowest == 1, order
+
+
+def test_nodes_that_look_alike_each_give_their_own() -> None:
+    world = World(node("n1", preset("hgx_h100")), node("n2", preset("hgx_h100"), taken=(0, 1)))
+    assert place(world, 16) is None
+    found = place(world, 12, nodes=2)
+    assert found is not None
+    assert len(set(ring(found, 0))) == 6
+    assert sorted(ring(found, 1)) == [2, 3, 4, 5, 6, 7]
+    assert {gpu.partition("-")[0] for gpu in found.members[1].gpus} == {"n2"}
+
+
+def test_a_switched_partition_is_given_whole() -> None:
+    topology = preset("hgx_h100")
+    topology = replace(topology, partitions=(tuple(f"n1-gpu{i}" for i in (0, 1, 2, 3)), ("n1-gpu4", "n1-gpu5")))
+    world = World(node("n1", topology))
+    assert sorted(ring(place(world, 2))) == [4, 5]
+    assert sorted(ring(place(world, 4))) == [0, 1, 2, 3]
+    assert place(world, 3) is None
+
+
+def test_a_node_whose_free_gpus_make_no_legal_set_is_passed_over() -> None:
+    split = replace(preset("hgx_h100"), partitions=(("n1-gpu0", "n1-gpu1"),))
+    world = World(node("n1", split, taken=(0,)), node("n2", preset("hgx_h100")))
+    found = place(world, 2)
+    assert found is not None
+    assert found.members[0].node_id == "n2"
+
+
+def test_a_pair_that_copies_wrongly_is_never_used() -> None:
+    topology = preset("dgx1_v100")
+    bad = Link(nvlinks=2, switched=False, copies=False)
+    links = [list(row) for row in topology.links]
+    links[0][3] = links[3][0] = bad
+    world = World(node("n1", replace(topology, links=tuple(map(tuple, links)))))
+    assert sorted(ring(place(world, 2))) != [0, 3]
+    world = World(node("n1", replace(topology, links=tuple(map(tuple, links))), taken=(1, 2, 4, 5, 6, 7)))
+    assert place(world, 2) is None
+
+
+@pytest.mark.parametrize("text", ["", "not a topology", "{}"])
+def test_without_a_topology_the_lowest_indices(text: str) -> None:
+    world = World(replace(node_info("n1"), topology=text))
+    assert ring(place(world, 3)) == [0, 1, 2]
+
+
+def test_more_devices_than_a_table_holds_are_taken_by_index() -> None:
+    topology = preset("hgx_a100")
+    parts = tuple(
+        replace(gpu, mig=tuple(MigDevice(uuid=f"M{gpu.index}-{i}", profile="1g.10gb") for i in range(7)))
+        for gpu in topology.gpus
+    )
+    world = World(node("n1", replace(topology, gpus=parts)))
+    assert ring(place(world, 2)) == [0, 1]
