@@ -22,29 +22,31 @@ _FACTS = {
 def read_ibstat(text: str) -> Ports:
     """Returns one `Nic` for each port: up, layer, rate, GUID. Raises UnreadableTopologyError where there is none."""
     device = ""
-    drafts: list[PortDraft] = []
+    drafts: dict[tuple[str, int], PortDraft] = {}
+    last: PortDraft | None = None
     lines = [(number, line.strip()) for number, line in enumerate(plain_lines(text, "ibstat"), start=1)]
     for number, line in lines:
         if match := _DEVICE.fullmatch(line):
-            device = match[1]
+            device, last = match[1], None
         elif match := _PORT.fullmatch(line):
-            drafts.append(_new_port(device, int(match[1]), number, drafts))
-        elif drafts and drafts[-1].device == device:
+            last = _new_port(device, int(match[1]), number, drafts)
+        elif last is not None:
             key, colon, value = line.partition(":")
             if colon and key in _FACTS:
-                drafts[-1].facts.setdefault(_FACTS[key], value.strip())
+                last.facts.setdefault(_FACTS[key], value.strip())
     if not drafts:
         first = next((number for number, line in lines if line), 1)
         raise UnreadableTopologyError("no port: expected lines such as CA 'mlx5_0' and Port 1:", line=first)
     notes: list[str] = []
-    return Ports(tuple(draft.nic(notes) for draft in drafts), tuple(notes))
+    return Ports(tuple(draft.nic(notes) for draft in drafts.values()), tuple(notes))
 
 
-def _new_port(device: str, port: int, line: int, drafts: list[PortDraft]) -> PortDraft:
+def _new_port(device: str, port: int, line: int, drafts: dict[tuple[str, int], PortDraft]) -> PortDraft:
     if not device:
         raise UnreadableTopologyError("a port before any device: expected a line such as CA 'mlx5_0'", line=line)
-    if any(draft.device == device and draft.port == port for draft in drafts[-MAX_PORTS:]):
+    if (device, port) in drafts:
         raise UnreadableTopologyError(f"port {port} of {device} is listed twice", line=line)
     if len(drafts) >= MAX_PORTS:
         raise UnreadableTopologyError(f"more than {MAX_PORTS} ports: no node has so many", line=line)
-    return PortDraft(device=device, port=port, line=line)
+    drafts[device, port] = PortDraft(device=device, port=port, line=line)
+    return drafts[device, port]

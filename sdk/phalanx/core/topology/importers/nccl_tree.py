@@ -51,8 +51,7 @@ def read_tree(text: str) -> Element:
     """Returns the ``<system>`` element. Raises UnreadableTopologyError with the line."""
     reader = _Reader()
     reader.read(bounded(text, "NCCL topology"))
-    if reader.root is None:
-        raise UnreadableTopologyError("no element in the file: expected <system>", line=1)
+    assert reader.root is not None
     if reader.root.tag != "system":
         line = reader.root.line
         raise UnreadableTopologyError(f"the file holds <{reader.root.tag[:40]}>: expected <system>", line=line)

@@ -25,8 +25,8 @@ from phalanx.core.topology.importers.reading import pci_address, whole
 from phalanx.core.topology.node import Link, NicLink, NodeTopology, Path
 
 SOURCE = "nccl_xml"
-MAX_GPUS = 256
-MAX_NICS = 1024
+MAX_GPUS = 128
+MAX_NICS = 256
 _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 
 
