@@ -121,10 +121,14 @@ def running_store(*, appendonly: str = "yes", appendfsync: str = "always") -> Ge
 @contextmanager
 def replicated_store() -> Generator[tuple[StoreServer, StoreServer]]:
     """Yields a server and its connected replica."""
-    with _folder() as folder, _running(StoreServer(folder, port=_free_port())) as primary, _folder() as other:
-        with _running(StoreServer(other, replica_of=primary.port)) as replica:
-            wait_until(lambda: connected_replicas(primary) == 1, "the replica is connected")
-            yield primary, replica
+    with (
+        _folder() as folder,
+        _running(StoreServer(folder, port=_free_port())) as primary,
+        _folder() as other,
+        _running(StoreServer(other, replica_of=primary.port)) as replica,
+    ):
+        wait_until(lambda: connected_replicas(primary) == 1, "the replica is connected")
+        yield primary, replica
 
 
 def connected_replicas(server: StoreServer) -> int:
