@@ -110,8 +110,22 @@ def choose_spread(
     if one is not None:
         return one
     if size == 1 or islands.rules.legal is not None:
-        return nothing_allowed(islands.devices, islands.rules, free, size, required)
+        offered = _offered(islands, free, size, required)
+        return offered or nothing_allowed(islands.devices, islands.rules, free, size, required)
     return _over_several(islands, inside, needed, size)
+
+
+def _offered(islands: Islands, free: int, size: int, required: int) -> Spread | None:
+    """The best of the sets over several islands that a shared NVSwitch offers."""
+    offers = [mask for mask in sorted(islands.rules.legal or ()) if mask.bit_count() == size and not mask & ~free]
+    fitting = islands.rules.allowed([mask for mask in offers if mask & required == required])
+    rings = ([(at, islands.tables[at].rings.ring(part)) for at, part in _parts(islands, mask)] for mask in fitting)
+    spreads = [_spread(islands, ring, "a set that the partitions of this node offer") for ring in rings]
+    return max(spreads, key=lambda spread: spread.ring_gbyte_s, default=None)
+
+
+def _parts(islands: Islands, mask: int) -> list[tuple[int, int]]:
+    return [(at, part) for at, part in enumerate(islands.inside(mask)) if part]
 
 
 def _within_one(islands: Islands, free: list[int], needed: list[int], size: int, *, mig_gangs: bool) -> Spread | None:
@@ -127,17 +141,17 @@ def _within_one(islands: Islands, free: list[int], needed: list[int], size: int,
                 best = rank, at, chosen
     if best is None:
         return None
-    return _spread(islands, [best[1:]], f"within one island: {best[2].why}")
+    return _spread(islands, [(best[1], best[2].ring)], f"within one island: {best[2].why}")
 
 
 def _over_several(islands: Islands, free: list[int], needed: list[int], size: int) -> Spread | Refusal:
     """``free`` holds only what the gang may have: MIG devices are among them where they were allowed."""
-    parts: list[tuple[int, Chosen]] = []
+    parts: list[tuple[int, tuple[int, ...]]] = []
     for at, share in _shares([mask.bit_count() for mask in free], [mask.bit_count() for mask in needed], size):
         chosen = choose(islands.tables[at], free[at], share, required=needed[at], mig_gangs=True)
         if isinstance(chosen, Refusal):
             return chosen
-        parts.append((at, chosen))
+        parts.append((at, chosen.ring))
     spread = _spread(islands, parts, f"no island has {size} free; taken from {len(parts)}, whole ones first")
     if any(spread.mask & pair == pair for pair in islands.rules.wrong):
         return Refusal(Cause.WRONG_COPIES, f"a gang of {size} over several islands holds a pair that copies wrongly")
@@ -159,7 +173,7 @@ def _shares(free: list[int], needed: list[int], size: int) -> list[tuple[int, in
     return [(at, number) for at, number in enumerate(share) if number]
 
 
-def _spread(islands: Islands, parts: list[tuple[int, Chosen]], why: str) -> Spread:
-    ring = tuple(islands.members[at][own] for at, chosen in parts for own in chosen.ring)
+def _spread(islands: Islands, parts: list[tuple[int, tuple[int, ...]]], why: str) -> Spread:
+    ring = tuple(islands.members[at][own] for at, inside in parts for own in inside)
     figure = slowest(islands.weights, ring) / 1000
     return Spread(bitsets.mask_of(ring), ring, tuple(islands.devices[at].uuid for at in ring), figure, why)
