@@ -159,6 +159,11 @@ def test_facts_go_to_their_gpus_by_uuid_where_it_is_known() -> None:
     assert "nvlink_status has GPU 0 GPU-aaaa, which this node has not: left out" in merged.notes
 
 
+def test_uuids_replace_pci_addresses_that_stood_in_for_them() -> None:
+    node = NodeTopology(gpus=(Gpu(uuid="pci-0000:3b:00.0", index=1, pci="0000:3b:00.0"),))
+    assert with_facts(node, read_nvlink_status(NVLINK_STATUS)).gpus[0].uuid == "GPU-bbbb"
+
+
 def test_partitions_follow_the_uuids() -> None:
     node = replace(read_topo_text(switched_node().text()), partitions=(("index-0", "index-1"), ("index-5",)))
     merged = with_facts(node, read_mig_list(MIG_LIST))

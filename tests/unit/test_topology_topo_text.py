@@ -184,8 +184,20 @@ def test_affinity_that_cannot_be_told_apart_is_unknown_with_a_note() -> None:
 
 def test_a_word_that_is_no_list_is_unknown_with_a_note() -> None:
     node = read_topo_text("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t7-0\t\tfirst")
-    assert node.gpus[0].numa is None
-    assert "GPU0: NUMA Affinity 'first': expected a list such as 0-1 or N/A" in node.notes[0]
+    assert (node.gpus[0].cpus, node.gpus[0].numa) == (None, None)
+    assert node.notes == (
+        "line 2: GPU0: CPU Affinity '7-0': expected a list such as 0-1 or N/A",
+        "line 2: GPU0: NUMA Affinity 'first': expected a list such as 0-1 or N/A",
+    )
+
+
+def test_words_wrapped_in_the_middle_are_put_together() -> None:
+    heading = "\tGPU0\tGPU1\tCPU Aff\ninity\tNUMA Affinity\n"
+    rows = "GPU0\t X \tN\nV4\t0-1\n5\tN\n/A\nGPU1\tNV4\n\t X\t0-15,\n32-47\t1\n"
+    node = read_topo_text(heading + rows)
+    assert [(gpu.cpus, gpu.numa) for gpu in node.gpus] == [("0-15", None), ("0-15,32-47", (1,))]
+    assert node.links[0][1].nvlinks == 4
+    assert node.notes == ()
 
 
 def test_a_gpu_missing_from_the_matrix_leaves_the_others_as_they_are() -> None:
@@ -284,9 +296,9 @@ def test_only_the_first_of_two_tables_is_read() -> None:
         ("\n" + " ".join(gpus(700)) + "\nGPU0 X", 2, "700 columns"),
         (" ".join(gpus(200)) + "\nGPU0 X", 0, "200 GPUs and 0 network cards"),
         ("GPU0 NV1 NV2\nGPU1 NV1 NV2", 1, "expected the heading"),
-        ("x" * 70_000, 1, "70000 characters in a line"),
-        ("\n" * (5 << 20), 0, "characters: expected 4194304 at most"),
-        ("\n" * 60_000, 0, "60001 lines: expected 50000 at most"),
+        ("x" * 70_000, 1, "70000 characters: a line of the text of `nvidia-smi topo -m` has at most"),
+        ("\n" * (5 << 20), 0, "characters: at most 4194304 are read"),
+        ("\n" * 60_000, 0, "60001 lines: the text of `nvidia-smi topo -m` has at most 50000"),
     ],
 )
 def test_what_is_no_table_is_refused_with_the_line_and_what_was_expected(text: str, line: int, message: str) -> None:

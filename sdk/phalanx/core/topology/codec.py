@@ -54,7 +54,7 @@ def topology_hash(topology: NodeTopology) -> str:
     places = {gpu.uuid: at for at, gpu in enumerate(topology.gpus)}
     seen = {
         "gpus": [_seen(gpu, {"uuid", "pci", "cpus", "reason", "mig"}) for gpu in topology.gpus],
-        "mig": [sorted(device.profile for device in gpu.mig) for gpu in topology.gpus],
+        "mig": [[device.profile for device in gpu.mig] for gpu in topology.gpus],
         "links": [[_plain(link) for link in row] for row in topology.links],
         "nics": [_seen(nic, {"name", "interface", "pci", "bond", "guid"}) for nic in topology.nics],
         "bonds": [len(nic.bond) for nic in topology.nics],

@@ -27,7 +27,7 @@ def read_gpus(text: str, what: str, notes: list[str]) -> list[GpuLines]:
     """Raises UnreadableTopologyError where no line begins a GPU. ``what`` is the command whose text this should be."""
     found: dict[int, GpuLines] = {}
     current: GpuLines | None = None
-    for number, line in enumerate(plain_lines(text, f"what {what} prints"), 1):
+    for number, line in enumerate(plain_lines(text, f"the text of {what}"), 1):
         match = _GPU.fullmatch(line)
         if match:
             current = GpuLines(int(match[1]), match[3] or "", match[2], number)

@@ -9,13 +9,13 @@ from phalanx.core.topology.importers.nvlink_status import GpuNvlinks, NvlinkFact
 from phalanx.core.topology.node import Gpu, Link, NodeTopology
 
 Facts = NvlinkFacts | MigFacts
-_BY_INDEX = "index-"
+_STAND_INS = ("index-", "pci-")
 
 
 def with_facts(topology: NodeTopology, facts: Facts) -> NodeTopology:
     """Returns the node with the facts of those GPUs that it has, found by UUID, else by index; a note names the others.
 
-    UUIDs replace the stand-ins of texts that have none (``index-0``).
+    UUIDs replace the stand-ins of texts that have none (``index-0``, ``pci-0000:3b:00.0``).
     """
     notes = [*topology.notes, *facts.notes]
     found: dict[int, GpuNvlinks | GpuMig] = {}
@@ -43,7 +43,7 @@ def _position(topology: NodeTopology, fact: GpuNvlinks | GpuMig) -> int | None:
             if gpu.uuid == fact.uuid:
                 return at
     for at, gpu in enumerate(topology.gpus):
-        if gpu.index == fact.index and (not fact.uuid or not gpu.uuid or gpu.uuid.startswith(_BY_INDEX)):
+        if gpu.index == fact.index and (not fact.uuid or not gpu.uuid or gpu.uuid.startswith(_STAND_INS)):
             return at
     return None
 

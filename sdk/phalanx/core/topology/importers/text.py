@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from phalanx.core.topology.errors import UnreadableTopologyError
+from phalanx.core.topology.importers.reading import bounded_lines
 
-MAX_CHARS = 4 << 20
-_MAX_LINE = 1 << 16
 _MAX_LINES = 50_000
 _MAX_LABELS = 4096
 _ESCAPE = re.compile(r"(?:\x1b|\^\[)?\[[0-9;]{0,16}m|\x1b\[[0-9;?]{0,16}[A-Za-z]")
@@ -17,19 +16,12 @@ _RANGES = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)
 def plain_lines(text: str, what: str) -> list[str]:
     """Returns lines without terminal escapes, with tabs widened to 8 columns.
 
-    Raises UnreadableTopologyError over 4 Mi characters, 50,000 lines, or 64 Ki characters in a line. ``what`` names
-    what was to be read.
+    Raises UnreadableTopologyError where the text or a line is too large, and over 50,000 lines. ``what`` names what was
+    to be read.
     """
-    if len(text) > MAX_CHARS:
-        raise UnreadableTopologyError(f"{len(text)} characters: expected {MAX_CHARS} at most of {what}")
-    lines = text.split("\n")
+    lines = bounded_lines(text, what)
     if len(lines) > _MAX_LINES:
-        raise UnreadableTopologyError(f"{len(lines)} lines: expected {_MAX_LINES} at most of {what}")
-    for number, line in enumerate(lines, 1):
-        if len(line) > _MAX_LINE:
-            raise UnreadableTopologyError(
-                f"{len(line)} characters in a line of {what}: {_MAX_LINE} at most", line=number
-            )
+        raise UnreadableTopologyError(f"{len(lines)} lines: {what} has at most {_MAX_LINES}")
     return [_ESCAPE.sub("", line).replace("\r", " ").expandtabs(8) for line in lines]
 
 

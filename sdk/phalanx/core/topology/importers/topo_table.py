@@ -48,7 +48,7 @@ class Table:
 
 def read_table(text: str) -> Table:
     """Raises UnreadableTopologyError where there is no such table."""
-    lines = plain_lines(text, "what `nvidia-smi topo -m` prints")
+    lines = plain_lines(text, "the text of `nvidia-smi topo -m`")
     first = next((at for at, line in enumerate(lines) if _is_gpu_row(line.split(maxsplit=2))), None)
     if first is None:
         raise UnreadableTopologyError("expected a row such as `GPU0  X  NV4  0-31`, as `nvidia-smi topo -m` prints")

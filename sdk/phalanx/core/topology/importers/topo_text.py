@@ -7,7 +7,7 @@ pair shows NVLinks it does not show its PCIe path, which stays None. ``-mp`` hid
 from __future__ import annotations
 
 from phalanx.core.topology.errors import UnreadableTopologyError
-from phalanx.core.topology.importers.text import is_list, labels_of, shortened
+from phalanx.core.topology.importers.text import labels_of, shortened
 from phalanx.core.topology.importers.topo_rows import CPU, MEMORY_NUMA, NUMA
 from phalanx.core.topology.importers.topo_table import GPU, MIG, Table, read_table
 from phalanx.core.topology.node import Gpu, Link, Nic, NicLink, NodeTopology, Path
@@ -71,13 +71,13 @@ def _gpu(table: Table, label: str, notes: list[str]) -> Gpu:
     words = table.affinity.get(label, {})
     memory_numa = labels_of(words.get(MEMORY_NUMA, ""))
     for heading, word in words.items():
-        if not is_list(word) and word != "N/A":
+        if labels_of(word) is None and word != "N/A":
             notes.append(f"line {table.rows[label]}: {label}: {heading} {word!r}: expected a list such as 0-1 or N/A")
     return Gpu(
         uuid=f"index-{int(label[3:])}",
         index=int(label[3:]),
         numa=labels_of(words.get(NUMA, "")),
-        cpus=words[CPU] if is_list(words.get(CPU, "")) else None,
+        cpus=words[CPU] if labels_of(words.get(CPU, "")) else None,
         memory_numa=memory_numa[0] if memory_numa and len(memory_numa) == 1 else None,
         mig_enabled=True if label in table.mig_rows else None,
     )
