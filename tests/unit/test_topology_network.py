@@ -186,7 +186,7 @@ def many_ports(count: int) -> str:
         (read_ibstat, "\nPort 1:\n", 2, "a port before any device"),
         (read_ibstat, "CA 'a'\nPort 1:\nPort 1:\n", 3, "port 1 of a is listed twice"),
         (read_ibstat, many_ports(MAX_PORTS + 1), 2 * MAX_PORTS + 2, "more than 1024 ports"),
-        (read_ibstat, "x" * 70_000, 1, "65536 at most"),
+        (read_ibstat, "x" * 70_000, 1, "at most 65536"),
         (read_sysfs_infiniband, "\n/sys/class/net/eth0/speed 100\n", 2, "no port: expected /sys/class/infiniband"),
         (
             read_sysfs_infiniband,
