@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
 from typing import cast
 
 from phalanx.core.topology.errors import UnreadableTopologyError
@@ -13,6 +14,7 @@ from phalanx.core.topology.json_text import Object, object_in, read_json
 
 FORMAT = "phalanx-fabric-1"
 MAX_CHARS = 64 << 20
+_FIGURES = frozenset({"bandwidth_gbyte_s", "oversubscription"})
 
 
 def fabric_to_json(fabric: Fabric) -> str:
@@ -32,6 +34,7 @@ def fabric_from_json(text: str) -> Fabric:
     document = object_in(read_json(text, "fabric", max_chars=MAX_CHARS))
     if document.get("format") != FORMAT:
         raise UnreadableTopologyError(f'expected an object with "format": "{FORMAT}"')
+    _refuse_unknown(document, ("format", "levels", "domains", "nodes", "notes"), "fabric")
     try:
         return Fabric(
             levels=_texts(document, "levels", "fabric"),
@@ -55,10 +58,19 @@ def fabric_hash(fabric: Fabric) -> str:
 
 
 def _known(facts: Object) -> Object:
-    return {key: value for key, value in facts.items() if value is not None and value != ()}
+    """Leaves out what is unknown or empty, and writes figures in one way: 100 and 100.0 are the same."""
+    known = {key: value for key, value in facts.items() if value is not None and value != ()}
+    return {key: float(value) if key in _FIGURES and isinstance(value, int) else value for key, value in known.items()}
+
+
+def _refuse_unknown(item: Object, names: Iterable[str], where: str) -> None:
+    unknown = next((name for name in item if name not in names), None)
+    if unknown is not None:
+        raise UnreadableTopologyError(f"{where}.{unknown[:40]}: expected no such fact")
 
 
 def _domain(item: Object, where: str) -> Domain:
+    _refuse_unknown(item, [each.name for each in fields(Domain)], where)
     return Domain(
         id=_text(item, "id", where) or "",
         level=_text(item, "level", where) or "",
@@ -70,6 +82,7 @@ def _domain(item: Object, where: str) -> Domain:
 
 
 def _node(item: Object, where: str) -> FabricNode:
+    _refuse_unknown(item, [each.name for each in fields(FabricNode)], where)
     return FabricNode(
         id=_text(item, "id", where) or "",
         domain=_text(item, "domain", where),
