@@ -34,6 +34,7 @@ from phalanx.core.messages import (
 )
 from phalanx.core.spec import EnvSpec
 from phalanx.core.states import Phase
+from phalanx.core.topology.codec import to_json
 from phalanx_agent import gang_events as ev
 from phalanx_agent.adoption import find_gangs
 from phalanx_agent.calls import Calls, direct_report
@@ -267,6 +268,7 @@ class Agent:
             memory_bytes=host.memory_bytes,
             pool=self._settings.pool,
             gpus=self._gpus.all(),
+            topology=to_json(self._gpus.topology) if self._gpus.topology is not None else "",
         )
 
     def _data_address(self) -> str:

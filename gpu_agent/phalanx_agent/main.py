@@ -73,6 +73,8 @@ def _start_zygote(settings: Settings) -> Spawned | None:
 
 def _has_gpus(settings: Settings) -> bool:
     """A first guess, before NVML is asked."""
+    if settings.simulate:
+        return True
     if settings.simulate_gpus is not None:
         return settings.simulate_gpus > 0
     return any(Path("/dev").glob("nvidia[0-9]*"))

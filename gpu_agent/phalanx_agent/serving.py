@@ -7,23 +7,30 @@ import logging
 import signal
 
 from phalanx.core.clock import Clock, SystemClock
+from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx_agent.agent import Agent
 from phalanx_agent.discovery.host import HostFacts, read_host
-from phalanx_agent.discovery.simulated import SimulatedGpus
+from phalanx_agent.discovery.simulated import SimulatedGpus, machine
 from phalanx_agent.discovery.source import GpuSource
 from phalanx_agent.discovery.watch import GpuWatch
 from phalanx_agent.settings import Settings
 from phalanx_agent.zygote_spawn import Spawned
 
+EXIT_SETTINGS = 2
 log = logging.getLogger("phalanx_agent")
 
 
 def serve(settings: Settings, zygote: Spawned | None) -> int:
-    """Runs the agent until SIGTERM or SIGINT. Returns 0 then, 1 where one of its jobs failed."""
+    """Runs the agent until SIGTERM or SIGINT. Returns 0 then, 1 where one of its jobs failed, 2 for wrong settings."""
     clock = SystemClock()
     host = read_host()
+    try:
+        source = _gpu_source(settings)
+    except (OSError, UnreadableTopologyError) as e:
+        log.error("--simulate cannot be read", extra={"file": settings.simulate, "reason": str(e)})  # noqa: TRY400 - the reason says it all
+        return EXIT_SETTINGS
     gpus = GpuWatch(
-        _gpu_source(settings),
+        source,
         baseline_path=settings.state_dir / "baseline.json",
         boot_id=host.boot_id,
         clock=clock,
@@ -46,6 +53,8 @@ async def _run(settings: Settings, clock: Clock, host: HostFacts, gpus: GpuWatch
 
 def _gpu_source(settings: Settings) -> GpuSource:
     memory = settings.simulate_memory_bytes
+    if settings.simulate:
+        return SimulatedGpus(node_id=settings.node_id, memory_bytes=memory, like=machine(settings.simulate))
     if settings.simulate_gpus is not None:
         return SimulatedGpus(node_id=settings.node_id, count=settings.simulate_gpus, memory_bytes=memory)
     from phalanx_agent.discovery.nvml import NvmlGpus  # only where real GPUs are looked for

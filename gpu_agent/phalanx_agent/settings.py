@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.core.errors import InvalidSpecError
+from phalanx.core.topology.presets import PRESETS
 
 _PREFIX = "PHALANX_AGENT_"
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
@@ -34,6 +35,8 @@ class Settings:
     listen_host: str
     listen_port: int
     advertise: str
+    simulate: str
+    """A preset's name or the path of a topology file; empty: none."""
     simulate_gpus: int | None
     simulate_memory_bytes: int
     ready_file: Path | None
@@ -68,6 +71,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         listen_host=host,
         listen_port=port,
         advertise=args.advertise or _advertised(host),
+        simulate=_simulated_machine(args.simulate or "", args.simulate_gpus),
         simulate_gpus=_simulated(args.simulate_gpus),
         simulate_memory_bytes=int(_number("simulate-memory-gb", args.simulate_memory_gb) * 1e9),
         ready_file=Path(args.ready_file).absolute() if args.ready_file else None,
@@ -94,6 +98,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("run-dir", "sockets and running gangs; short, on a local file system", default="/run/phalanx")
     add("listen", "host:port of the TLS data plane; port 0 takes a free one", default="127.0.0.1:0")
     add("advertise", "host under which other nodes reach the data plane and the ranks")
+    add("simulate", f"look like this machine: {', '.join(PRESETS)}, or a file that `gpuctl topo import` reads")
     add("simulate-gpus", "number of GPUs to simulate instead of looking for real ones")
     add("simulate-memory-gb", "memory of each simulated GPU, in 10^9 bytes", default="80")
     add("ready-file", "written, whole, once the agent is reachable")
@@ -132,6 +137,12 @@ def _advertised(host: str) -> str:
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 - compared with, not bound
         raise InvalidSpecError(f"--listen {host!r} is every interface: say with --advertise how others reach this node")
     return host
+
+
+def _simulated_machine(value: str, count: str | None) -> str:
+    if value and count:
+        raise InvalidSpecError(f"--simulate {value!r} says how many GPUs there are: leave --simulate-gpus {count} out")
+    return str(Path(value).absolute()) if value and value not in PRESETS else value
 
 
 def _simulated(value: str | None) -> int | None:

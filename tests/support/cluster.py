@@ -109,6 +109,8 @@ class Cluster:
     replicas: int = 1
     control_flags: tuple[str, ...] = ()
     agent_flags: tuple[str, ...] = ()
+    simulate: str = ""
+    """A preset or a topology file that every node looks like, instead of so many GPUs."""
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     _run: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="px", dir="/tmp")))
     _shm_before: set[str] = field(default_factory=_shared_memory)
@@ -298,7 +300,7 @@ class Cluster:
             "run-dir": str(self._run / f"a{index}"),
             "listen": f"{host}:0",
             "advertise": host,
-            "simulate-gpus": str(self.gpus_per_agent),
+            "simulate" if self.simulate else "simulate-gpus": self.simulate or str(self.gpus_per_agent),
         }
         return self._server(f"agent-{index}", "phalanx_agent.main", flags, self.agent_flags)
 

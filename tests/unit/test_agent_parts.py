@@ -123,6 +123,9 @@ class Settling:
     def gpus(self) -> tuple[GpuInfo, ...]:
         return (GpuInfo(uuid="a"),)
 
+    def topology(self) -> None:
+        return None
+
     def use(self, uuid: str) -> GpuUse:
         del uuid
         self.looks -= 1

@@ -13,6 +13,7 @@ import pynvml
 
 from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
+from phalanx.core.topology.node import NodeTopology
 from phalanx_agent.discovery.source import GpuUse
 
 T = TypeVar("T")
@@ -33,6 +34,9 @@ class NvmlGpus:
     def gpus(self) -> tuple[GpuInfo, ...]:
         count = _ask(pynvml.nvmlDeviceGetCount, len(self._known))
         return tuple(self._describe(index) for index in range(max(count, len(self._known))))
+
+    def topology(self) -> NodeTopology | None:
+        return None
 
     def use(self, uuid: str) -> GpuUse:
         try:

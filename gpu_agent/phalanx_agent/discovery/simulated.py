@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from phalanx.core.topology.importers.detect import read_node
 
 from phalanx.core.messages import GpuInfo
+from phalanx.core.states import GpuState
+from phalanx.core.topology.node import Gpu, Health, NodeTopology
+from phalanx.core.topology.presets import PRESETS, preset
 from phalanx_agent.discovery.source import GpuUse
+
+MODEL = "Simulated GPU"
 
 
 class SimulatedGpus:
-    """``count`` GPUs whose UUIDs depend on the node's id alone, so that they are the same after a restart."""
+    """GPUs whose UUIDs depend on the node's id alone, so that they are the same after a restart.
+
+    ``like``: the machine to look like; without, ``count`` GPUs of which nobody knows how they are connected.
+    """
 
     simulated = True
 
-    def __init__(self, *, node_id: str, count: int, memory_bytes: int) -> None:
-        self._gpus = tuple(
-            GpuInfo(
-                uuid=_uuid(node_id, index),
-                index=index,
-                model="Simulated GPU",
-                memory_bytes=memory_bytes,
-                simulated=True,
-            )
-            for index in range(count)
-        )
+    def __init__(
+        self, *, node_id: str, count: int = 0, memory_bytes: int = 0, like: NodeTopology | None = None
+    ) -> None:
+        self._topology = _renamed(like, node_id) if like is not None else None
+        gpus = self._topology.gpus if self._topology is not None else _plain(node_id, count)
+        self._gpus = tuple(_info(gpu, memory_bytes) for gpu in gpus)
+
+    def topology(self) -> NodeTopology | None:
+        return self._topology
 
     def gpus(self) -> tuple[GpuInfo, ...]:
         return self._gpus
@@ -33,6 +43,37 @@ class SimulatedGpus:
         if all(g.uuid != uuid for g in self._gpus):
             raise OSError(f"no simulated GPU {uuid}")
         return GpuUse(memory_bytes=0)
+
+
+def machine(named: str) -> NodeTopology:
+    """Returns a preset, or what a file says. Raises OSError, or UnreadableTopologyError naming the line."""
+    return preset(named) if named in PRESETS else read_node(Path(named).read_text(encoding="utf-8", errors="replace"))
+
+
+def _renamed(topology: NodeTopology, node_id: str) -> NodeTopology:
+    """Other nodes may look like the same file: UUIDs are this node's own."""
+    own = {gpu.uuid: _uuid(node_id, gpu.index) for gpu in topology.gpus}
+    return replace(
+        topology,
+        gpus=tuple(replace(gpu, uuid=own[gpu.uuid], mig=(), mig_enabled=False) for gpu in topology.gpus),
+        partitions=tuple(tuple(own.get(uuid, uuid) for uuid in part) for part in topology.partitions),
+    )
+
+
+def _plain(node_id: str, count: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(uuid=_uuid(node_id, index), index=index) for index in range(count))
+
+
+def _info(gpu: Gpu, memory_bytes: int) -> GpuInfo:
+    return GpuInfo(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model or MODEL,
+        memory_bytes=gpu.memory_bytes or memory_bytes,
+        simulated=True,
+        state=GpuState.DOWN if gpu.health is Health.LOST else GpuState.FREE,
+        reason=gpu.reason,
+    )
 
 
 def _uuid(node_id: str, index: int) -> str:

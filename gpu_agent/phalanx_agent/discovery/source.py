@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from phalanx.core.messages import GpuInfo
+from phalanx.core.topology.node import NodeTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,10 @@ class GpuSource(Protocol):
 
     def gpus(self) -> tuple[GpuInfo, ...]:
         """Returns every GPU of the node, in index order; a lost one is DOWN with a reason."""
+        ...
+
+    def topology(self) -> NodeTopology | None:
+        """Returns what connects the GPUs, under the UUIDs that `gpus` gives them; None where it is not known."""
         ...
 
     def use(self, uuid: str) -> GpuUse:

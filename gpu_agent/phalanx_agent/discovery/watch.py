@@ -38,6 +38,7 @@ class GpuWatch:
         self._source = source
         self._clock = clock
         self._gpus = {g.uuid: g for g in source.gpus()}
+        self.topology = source.topology()
         self._marks: dict[str, GpuInfo] = {u: g for u, g in self._gpus.items() if g.state is GpuState.DOWN}
         known = load_baselines(baseline_path, boot_id=boot_id)
         self._baselines = measure_baselines(source, known)

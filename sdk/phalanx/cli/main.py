@@ -35,6 +35,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Cluster",
         (
             ("nodes", "Nodes and their GPUs."),
+            ("topo", "What connects the GPUs of nodes, and which are best together."),
             ("cost", "What was used and what it costs, by call, function, user or phase."),
             ("open", "A link that signs you in to the live page."),
             ("token", "Create, list and revoke API tokens."),

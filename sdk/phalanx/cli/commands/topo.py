@@ -1,0 +1,167 @@
+"""gpuctl topo: what nodes look like, which GPUs are best together, and whether a file says what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli.options import Command, Session
+from phalanx.cli.topology_picture import picture
+from phalanx.cli.topology_text import drawing, headline
+from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.topology.choice import choose
+from phalanx.core.topology.codec import to_json
+from phalanx.core.topology.importers.detect import read_node
+from phalanx.core.topology.node import NodeTopology
+from phalanx.core.topology.outcome import Chosen
+from phalanx.core.topology.presets import PRESETS, preset
+from phalanx.core.topology.ranking import Ranked, rank_sets
+from phalanx.core.topology.tables import build_tables
+
+SET_COLUMNS = ("", "GPUS", "RING", "RING GB/S", "PAIRS GB/S", "WHY NOT")
+_SHOWN = 5
+
+
+def show(session: Session, node: str, svg: str) -> None:
+    """Draws one node, or all of them."""
+    screen = session.screen()
+    found = _nodes(session, node)
+    if svg:
+        if len(found) != 1:
+            raise InvalidSpecError("--svg draws one node: name it", hint="gpuctl nodes")
+        Path(svg).write_text(picture(*found[0]), encoding="utf-8")
+        screen.note(f"{found[0][0]} is drawn in {svg}")
+        return
+    for at, (name, topology) in enumerate(found):
+        if screen.look.json:
+            screen.emit({"node": name, "topology": topology})
+            continue
+        if at:
+            screen.data("")
+        for line in drawing(name, topology):
+            screen.data(line)
+
+
+def rank(session: Session, node: str, gpus: int, free: str, top: int) -> None:
+    """Shows the best sets of a size, and why the others lose."""
+    screen = session.screen()
+    ((name, topology),) = _nodes(session, node)
+    tables = build_tables(topology)
+    free_mask = _mask(topology, free)
+    chosen = choose(tables, free_mask, gpus)
+    if not isinstance(chosen, Chosen):
+        raise InvalidSpecError(f"no set of {gpus} on {name}: {chosen.reason}")
+    ranked = rank_sets(chosen, top)
+    if screen.look.json:
+        for each in ranked:
+            screen.emit(each)
+        return
+    screen.data(f"{headline(name, topology)}: {chosen.why}")
+    screen.table(SET_COLUMNS, [_row(each) for each in ranked], empty="no set")
+
+
+def import_file(session: Session, file: str) -> None:
+    """Reads a file in any of the formats and shows what it says."""
+    screen = session.screen()
+    topology = read_node(Path(file).read_text(encoding="utf-8", errors="replace"))
+    if screen.look.json:
+        screen.data(to_json(topology))
+        return
+    for line in drawing(Path(file).name, topology):
+        screen.data(line)
+
+
+def _nodes(session: Session, named: str) -> list[tuple[str, NodeTopology]]:
+    """A node of the cluster, a preset, or a file; without a name every node that has said what it looks like."""
+    if named in PRESETS:
+        return [(named, preset(named))]
+    if named and Path(named).is_file():
+        return [(Path(named).name, read_node(Path(named).read_text(encoding="utf-8", errors="replace")))]
+    client = session.client()
+    if named:
+        return [(named, client.topology(named))]
+    found: list[tuple[str, NodeTopology]] = []
+    for node in client.list_nodes():
+        try:
+            found.append((node.node_id, client.topology(node.node_id)))
+        except NotFoundError as e:
+            session.screen().note(str(e))
+    if not found:
+        raise NotFoundError(
+            "no node has said what connects its GPUs",
+            hint=f"try one of the presets: gpuctl topo {next(iter(PRESETS))}",
+        )
+    return found
+
+
+def _mask(topology: NodeTopology, free: str) -> int:
+    """Reads ``0,1,4`` as positions; empty means all."""
+    if not free:
+        return (1 << len(topology.gpus)) - 1
+    by_index = {str(gpu.index): at for at, gpu in enumerate(topology.gpus)}
+    wanted = [word.strip() for word in free.split(",") if word.strip()]
+    unknown = [word for word in wanted if word not in by_index]
+    if unknown:
+        raise InvalidSpecError(f"--free names GPU {unknown[0]!r}: the node has {', '.join(by_index)}")
+    return sum({1 << by_index[word] for word in wanted})
+
+
+def _row(each: Ranked) -> tuple[str, ...]:
+    mark = "best" if not each.why_not else ""
+    return mark, each.gpus, each.ring, f"{each.ring_gbyte_s:.1f}", f"{each.pairs_gbyte_s:.1f}", each.why_not
+
+
+class _Topo(click.Group):
+    """`gpuctl topo NODE` is short for `gpuctl topo show NODE`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args or args[0] not in self.commands:
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+_NODE = click.Argument(["node"], default="", metavar="NODE|PRESET|FILE")
+
+command = _Topo(
+    "topo",
+    help="What nodes look like, and which of their GPUs are best together.",
+    commands=[
+        Command(
+            "show",
+            callback=show,
+            help="Draw a node: islands, links, NUMA nodes and network ports; without a name all nodes.",
+            params=[
+                _NODE,
+                click.Option(["--svg"], default="", metavar="FILE", help="Write a picture instead."),
+            ],
+            examples=("gpuctl topo", "gpuctl topo dgx1_v100", "gpuctl topo node7 --svg node7.svg"),
+        ),
+        Command(
+            "rank",
+            callback=rank,
+            help="The best sets of GPUS on a node, and why the others lose.",
+            params=[
+                click.Argument(["node"], metavar="NODE|PRESET|FILE"),
+                click.Argument(["gpus"], type=click.IntRange(1, 16)),
+                click.Option(["--free"], default="", metavar="0,1,4", help="The GPUs that are free; all without."),
+                click.Option(["--top"], type=click.IntRange(1, 100), default=_SHOWN, show_default=True, help="Sets."),
+            ],
+            examples=("gpuctl topo rank dgx1_v100 2", "gpuctl topo rank node7 4 --free 0,2,3,5,6"),
+        ),
+        Command(
+            "import",
+            callback=import_file,
+            help="Read a topology file (nvidia-smi topo -m, NCCL XML, our JSON) and show what it says.",
+            params=[click.Argument(["file"], type=click.Path(exists=True, dir_okay=False))],
+            examples=("gpuctl topo import topo.txt", "gpuctl topo import nccl.xml --json"),
+        ),
+    ],
+)
