@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from phalanx.core.topology.importers.detect import read_node
-
 from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import Gpu, Health, NodeTopology
@@ -47,7 +45,11 @@ class SimulatedGpus:
 
 def machine(named: str) -> NodeTopology:
     """Returns a preset, or what a file says. Raises OSError, or UnreadableTopologyError naming the line."""
-    return preset(named) if named in PRESETS else read_node(Path(named).read_text(encoding="utf-8", errors="replace"))
+    if named in PRESETS:
+        return preset(named)
+    from phalanx.core.topology.importers.detect import read_node  # many readers, which few agents need
+
+    return read_node(Path(named).read_text(encoding="utf-8", errors="replace"))
 
 
 def _renamed(topology: NodeTopology, node_id: str) -> NodeTopology:
