@@ -296,6 +296,7 @@ def test_only_the_first_of_two_tables_is_read() -> None:
         ("\n" + " ".join(gpus(700)) + "\nGPU0 X", 2, "700 columns"),
         (" ".join(gpus(200)) + "\nGPU0 X", 0, "200 GPUs and 0 network cards"),
         ("GPU0 NV1 NV2\nGPU1 NV1 NV2", 1, "expected the heading"),
+        ("\nGPU0 NV1 = NV2", 2, "expected the heading"),
         ("x" * 70_000, 1, "70000 characters: a line of the text of `nvidia-smi topo -m` has at most"),
         ("\n" * (5 << 20), 0, "characters: at most 4194304 are read"),
         ("\n" * 60_000, 0, "60001 lines: the text of `nvidia-smi topo -m` has at most 50000"),

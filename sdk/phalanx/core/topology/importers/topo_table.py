@@ -117,11 +117,11 @@ def _entries(lines: list[str], first: int, columns: set[str]) -> list[Entry]:
     open_row = False
     for number, line in enumerate(lines[first:], first + 1):
         words = line.split()
-        if " = " in line or line.strip().startswith(("Legend", "NIC Legend")) or _is_heading(words):
-            break
         if _starts_row(words, columns):
             entries.append(Entry(number, [line]))
             open_row = True
+        elif " = " in line or line.strip().startswith(("Legend", "NIC Legend")) or _is_heading(words):
+            break
         elif open_row and words and all(_FRAGMENT.fullmatch(word) for word in words):
             entries[-1].pieces.append(line)
             open_row = len(entries[-1].pieces) < _MAX_PIECES
