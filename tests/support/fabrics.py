@@ -40,6 +40,16 @@ def nvl72_fabric() -> Fabric:
     )
 
 
+def members(fabric: Fabric, level: str) -> dict[str, list[str]]:
+    """Returns the nodes of each domain at a level."""
+    found: dict[str, list[str]] = {domain.id: [] for domain in fabric.domains if domain.level == level}
+    for node in fabric.nodes:
+        domain = fabric.domain_at(node.id, level)
+        if domain:
+            found[domain.id].append(node.id)
+    return found
+
+
 class Subnet:
     """Prints what `ibnetdiscover` would: cables are listed at both ends."""
 
@@ -53,6 +63,10 @@ class Subnet:
 
     def adapter(self, described: str) -> str:
         return self._add("Ca", f"H-{len(self._devices):016x}", described)
+
+    def guid(self, name: str) -> str:
+        """Returns that of the first switch with a name."""
+        return next(guid for guid, (_, described) in self._devices.items() if f";{name}:" in described)
 
     def cable(self, one: str, other: str, *, rate: str = "4xNDR", times: int = 1) -> None:
         for _ in range(times):
@@ -96,7 +110,7 @@ def rail_subnet(groups: Iterable[int] = (3, 3), *, rails: int = 4) -> Subnet:
         for _ in range(size):
             hosts += 1
             for rail, leaf in enumerate(leaves):
-                subnet.cable(leaf, subnet.adapter(f"host-{hosts} mlx5_{rail + 4 * (rail > 1)}"))
+                subnet.cable(leaf, subnet.adapter(f"host-{hosts} mlx5_{rail + 2 * (rail > 1)}"))
     return subnet
 
 

@@ -34,11 +34,10 @@ def read_aws_topology(text: str) -> Fabric:
         named = list(zip(reversed(_AWS_LAYERS[: len(layers)]), layers, strict=True))
         zone = text_in(instance, "ZoneId", "AvailabilityZone")
         path = [*([("zone", f"zone:{zone}")] if zone else []), *named]
-        _add(draft, text_in(instance, "InstanceId"), path, nvl_domain=text_in(instance, "CapacityBlockId"))
-        if not layers:
-            draft.notes.append(
-                f"{text_in(instance, 'InstanceId')}: no network nodes: expected once it runs for a while"
-            )
+        name = text_in(instance, "InstanceId")
+        _add(draft, name, path, nvl_domain=text_in(instance, "CapacityBlockId"))
+        if name and not layers:
+            draft.notes.append(f"{name}: no network nodes: expected once it runs for a while")
     if text_in(object_in(answer), "NextToken"):
         draft.notes.append("the answer goes on (NextToken): the instances of its other pages are missing")
     return _finished(draft, "Instances with InstanceId and NetworkNodes")
@@ -58,7 +57,7 @@ def read_gcp_topology(text: str) -> Fabric:
             path.insert(0, ("zone", f"zone:{zone}"))
         machine = text_in(instance, "machineType").rpartition("/")[2]
         _add(draft, name, path, nvl_domain=places.get("subblock", "") if machine.startswith("a4x") else "")
-        if not any(places.get(level) for level in ("cluster", "block", "subblock")):
+        if name and not any(places.get(level) for level in ("cluster", "block", "subblock")):
             draft.notes.append(
                 f"{name}: no cluster, block or subblock: expected in resourceStatus.physicalHostTopology"
             )
@@ -82,7 +81,7 @@ def read_azure_topology(text: str) -> Fabric:
         told_apart = len(numbers[text_in(machine, "placementGroupId")] - {""}) > 1
         name = text_in(machine, "name", "vmId")
         _add(draft, name, _azure_path(machine, fault_domains=told_apart))
-        if not text_in(machine, "placementGroupId"):
+        if name and not text_in(machine, "placementGroupId"):
             draft.notes.append(f"{name}: no placementGroupId: its InfiniBand network is unknown")
     return _finished(draft, "compute with name, placementGroupId and platformFaultDomain")
 

@@ -17,8 +17,8 @@ from phalanx.core.topology.importers.tree_draft import TreeDraft
 from phalanx.core.topology.names import natural_key
 
 _GBIT_PER_GBYTE = 8
-_USUAL = 0.1
-"""An adapter's number tells a rail where at least this share of the hosts has it."""
+_KINDS = 64
+"""Of hosts, by the adapters that they have: more are not looked at."""
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class _Group:
     leaves: list[str] = field(default_factory=list[str])
     rails: dict[str, int] = field(default_factory=dict[str, int])
     """The rail of each leaf, where the group has several."""
+    rail_count: int = 0
 
 
 def fabric_of(attachments: tuple[Attachment, ...], cables: tuple[Cable, ...], notes: tuple[str, ...]) -> Fabric:
@@ -36,23 +37,21 @@ def fabric_of(attachments: tuple[Attachment, ...], cables: tuple[Cable, ...], no
         of_host[attachment.adapter.host].append(attachment)
     unnamed = of_host.pop("", [])
     groups = _groups(of_host)
-    rail_count = _name_rails(groups, of_host)
+    _name_rails(groups, of_host)
     tree = SwitchTree.of(attachments, cables, [group.leaves for group in groups])
     bottom = "rail-group" if any(len(group.leaves) > 1 for group in groups) else "leaf"
     draft = TreeDraft((bottom, *tree.levels), notes=list(notes))
     if unnamed:
         draft.notes.append(f"{len(unnamed)} adapters have no host name: they are nobody's here")
     for group in groups:
-        _add_group(draft, tree, group, of_host, rail_count)
+        _add_group(draft, tree, group, of_host)
     tree.add_domains_above(draft)
     return draft.fabric()
 
 
-def _add_group(
-    draft: TreeDraft, tree: SwitchTree, group: _Group, of_host: dict[str, list[Attachment]], rail_count: int
-) -> None:
+def _add_group(draft: TreeDraft, tree: SwitchTree, group: _Group, of_host: dict[str, list[Attachment]]) -> None:
     leaves = sorted(group.leaves, key=natural_key)
-    every_rail = range(max(rail_count, len(leaves))) if group.rails else range(0)
+    every_rail = range(group.rail_count)
     at_rail = {rail: leaf for leaf, rail in group.rails.items()}
     domain = Domain(
         id=f"{draft.levels[0]}:{leaves[0]}",
@@ -93,38 +92,59 @@ def _groups(of_host: dict[str, list[Attachment]]) -> list[_Group]:
     return groups
 
 
-def _name_rails(groups: list[_Group], of_host: dict[str, list[Attachment]]) -> int:
-    """Numbers the leaves of each group by the adapters that end there. Returns how many rails hosts usually have."""
-    positions = _positions(of_host)
-    for group in groups:
-        if len(group.leaves) < 2:
-            continue
-        seen: dict[str, Counter[int]] = defaultdict(Counter)
-        for host in group.hosts:
-            for cable in of_host[host]:
-                position = positions.get((cable.adapter.family, cable.adapter.number))
-                if position is not None:
-                    seen[cable.switch][position] += 1
-        rails = {leaf: seen[leaf].most_common(1)[0][0] for leaf in group.leaves if seen[leaf]}
-        if len(set(rails.values())) == len(group.leaves):
-            group.rails = rails
-        else:
-            group.rails = {leaf: at for at, leaf in enumerate(sorted(group.leaves, key=natural_key))}
-    return max((len({at for name, at in positions.items() if name[0] == family}) for family, _ in positions), default=0)
+def _name_rails(groups: list[_Group], of_host: dict[str, list[Attachment]]) -> None:
+    """Numbers the leaves of each group by the adapters that end there; by name, where those do not tell."""
+    usual = [_usual_adapters([of_host[host] for host in group.hosts]) for group in groups]
+    hosts_with: Counter[_Adapters] = Counter()
+    for adapters, group in zip(usual, groups, strict=True):
+        hosts_with[adapters] += len(group.hosts)
+    most_common = [adapters for adapters, _ in hosts_with.most_common(_KINDS)]
+    for adapters, group in zip(usual, groups, strict=True):
+        if len(group.leaves) > 1:
+            _name_rails_of(group, _expected(adapters, most_common), of_host)
 
 
-def _positions(of_host: dict[str, list[Attachment]]) -> dict[tuple[str, int], int]:
-    """Returns the place of each adapter among those that hosts usually have: HCA-1, 2, 5, 6 are 0, 1, 2, 3."""
-    hosts_with: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for host, cables in of_host.items():
-        for cable in cables:
-            hosts_with[cable.adapter.family][cable.adapter.number].add(host)
-    found: dict[tuple[str, int], int] = {}
-    for family, numbers in hosts_with.items():
-        hosts = len(set[str]().union(*numbers.values()))
-        usual = sorted(number for number, having in numbers.items() if len(having) >= _USUAL * hosts)
-        found.update({(family, number): at for at, number in enumerate(usual)})
-    return found
+def _name_rails_of(group: _Group, expected: _Adapters, of_host: dict[str, list[Attachment]]) -> None:
+    family, numbers = expected
+    seen: dict[str, Counter[int]] = {leaf: Counter() for leaf in group.leaves}
+    for host in group.hosts:
+        for cable in of_host[host]:
+            if cable.adapter.family == family and cable.adapter.number in numbers and cable.switch in seen:
+                seen[cable.switch][numbers.index(cable.adapter.number)] += 1
+    rails = {leaf: counts.most_common(1)[0][0] for leaf, counts in seen.items() if counts}
+    if len(set(rails.values())) == len(group.leaves):
+        group.rails, group.rail_count = rails, len(numbers)
+    else:
+        group.rails = {leaf: at for at, leaf in enumerate(sorted(group.leaves, key=natural_key))}
+        group.rail_count = len(group.leaves)
+
+
+_Adapters = tuple[str, tuple[int, ...]]
+"""A family and the numbers in it that hosts have, which are their rails in this order: HCA-1, 2, 5, 6 are 0 to 3."""
+
+
+def _usual_adapters(hosts: list[list[Attachment]]) -> _Adapters:
+    """Returns the family that most hosts have, and the numbers that at least half of these have."""
+    having: Counter[str] = Counter()
+    numbers: dict[str, Counter[int]] = defaultdict(Counter)
+    for cables in hosts:
+        adapters = {cable.adapter for cable in cables}
+        having.update({adapter.family for adapter in adapters})
+        for adapter in adapters:
+            numbers[adapter.family][adapter.number] += 1
+    family = min(having, key=lambda name: (-having[name], name))
+    return family, tuple(sorted(at for at, count in numbers[family].items() if 2 * count >= having[family]))
+
+
+def _expected(adapters: _Adapters, most_common: list[_Adapters]) -> _Adapters:
+    """Returns what hosts of this kind have in most groups: where a whole group lacks a rail, the others tell."""
+    family, numbers = adapters
+    fuller = (
+        other
+        for other in most_common
+        if other[0] == family and len(other[1]) < 2 * len(numbers) and set(other[1]) >= set(numbers)
+    )
+    return next(fuller, adapters)
 
 
 def _usual_gbyte_s(group: _Group, of_host: dict[str, list[Attachment]]) -> float | None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
+from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric import Domain
 from phalanx.core.topology.importers.cables import Attachment, Cable, sum_gbit_s
 from phalanx.core.topology.importers.tree_draft import TreeDraft
 from phalanx.core.topology.names import natural_key
 
+MAX_TIERS = 8
 _LEVELS = ("leaf", "spine", "core")
 
 
@@ -31,6 +33,11 @@ class SwitchTree:
     @classmethod
     def of(cls, attachments: tuple[Attachment, ...], cables: tuple[Cable, ...], groups: list[list[str]]) -> SwitchTree:
         heights = _heights({cable.switch for cable in attachments}, cables)
+        far = max(heights, key=lambda switch: heights[switch], default="")
+        if far and heights[far] >= MAX_TIERS:
+            raise UnreadableTopologyError(
+                f"{far[:80]} is {heights[far]} switches from any host: expected {MAX_TIERS - 1}"
+            )
         joined = _joined(heights, cables, groups)
         members: list[dict[str, list[str]]] = [defaultdict(list) for _ in joined]
         for switch in sorted(heights, key=natural_key):
