@@ -226,7 +226,7 @@ LEAF_IN_LEAF = json.dumps(
         (read_aws_topology, "{}", 1, "no instance: expected Instances with InstanceId and NetworkNodes"),
         (read_aws_topology, "\n\n{", 3, "expected JSON"),
         (read_aws_topology, "[" * 100_000, 0, "expected JSON"),
-        (read_aws_topology, " " * (5 << 20), 0, "characters"),
+        (read_aws_topology, " " * (65 << 20), 0, "characters"),
         (read_gcp_topology, "3", 1, "no instance: expected instances with name"),
         (read_gcp_topology, '{"items": {"z": 3}}', 1, "no instance"),
         (read_aws_topology, LEAF_IN_LEAF, 0, "domain 'c' at level 'leaf' cannot lie in 'b' at level 'leaf'"),

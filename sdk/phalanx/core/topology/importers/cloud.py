@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric import Fabric, FabricNode
-from phalanx.core.topology.importers.reading import MAX_CHARS
+from phalanx.core.topology.importers.reading import MAX_FABRIC_CHARS
 from phalanx.core.topology.importers.tree_draft import TreeDraft
 from phalanx.core.topology.json_text import Object, list_in, object_in, read_json, text_in
 
@@ -26,7 +26,7 @@ def read_aws_topology(text: str) -> Fabric:
 
     A Capacity Block is an NVLink domain: AWS names it for UltraServers only. Raises UnreadableTopologyError.
     """
-    answer = read_json(text, "AWS topology", max_chars=MAX_CHARS)
+    answer = read_json(text, "AWS topology", max_chars=MAX_FABRIC_CHARS)
     instances = _items(answer, "Instances", "instanceSet")
     draft = TreeDraft((*_AWS_LAYERS, "zone"))
     for instance in instances:
@@ -49,7 +49,7 @@ def read_gcp_topology(text: str) -> Fabric:
     On A4X machines a subblock is one NVLink domain. Raises UnreadableTopologyError.
     """
     draft = TreeDraft((*_GCP_LEVELS, "zone"))
-    for instance in _gcp_instances(read_json(text, "GCP topology", max_chars=MAX_CHARS)):
+    for instance in _gcp_instances(read_json(text, "GCP topology", max_chars=MAX_FABRIC_CHARS)):
         name, zone = text_in(instance, "name"), text_in(instance, "zone").rpartition("/")[2]
         places = _gcp_places(object_in(instance.get("resourceStatus")))
         path = [(level, f"{level}:{places[level]}") for level in reversed(_GCP_LEVELS) if places.get(level)]
@@ -70,7 +70,7 @@ def read_azure_topology(text: str) -> Fabric:
     Azure shows fault domain 0 for every machine of a group that it spreads as it likes, so a number counts only where
     the machines of a group have several. Raises UnreadableTopologyError.
     """
-    answer = read_json(text, "Azure metadata", max_chars=MAX_CHARS)
+    answer = read_json(text, "Azure metadata", max_chars=MAX_FABRIC_CHARS)
     documents = _items(answer, "value") if not object_in(answer).get("compute") else [object_in(answer)]
     machines = [object_in(document.get("compute", document)) for document in documents]
     numbers: dict[str, set[str]] = defaultdict(set)

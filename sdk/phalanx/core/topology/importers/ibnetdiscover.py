@@ -14,7 +14,7 @@ from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.importers.cables import Adapter, Attachment, Cable
 from phalanx.core.topology.importers.rail_groups import fabric_of
-from phalanx.core.topology.importers.reading import bounded_lines
+from phalanx.core.topology.importers.reading import MAX_FABRIC_CHARS, bounded_lines
 
 _DEVICE = re.compile(r'(Switch|Ca|Rt)\s+[0-9]+\s+"([^"]{1,64})"(?:\s*#\s*"([^"]*)")?')
 _PORT = re.compile(
@@ -78,7 +78,7 @@ def read_subnet(text: str) -> Subnet:
     """Returns the devices as they are listed. Raises UnreadableTopologyError where there is none."""
     drafts: list[tuple[str, DeviceKind, str, list[IbPort]]] = []
     notes: list[str] = []
-    lines = bounded_lines(text, "ibnetdiscover")
+    lines = bounded_lines(text, "ibnetdiscover", max_chars=MAX_FABRIC_CHARS)
     for number, line in enumerate(lines, start=1):
         if match := _DEVICE.match(line):
             drafts.append((match[2], DeviceKind(match[1]), match[3] or "", []))

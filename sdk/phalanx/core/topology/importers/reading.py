@@ -7,7 +7,9 @@ import re
 from phalanx.core.topology.errors import UnreadableTopologyError
 
 MAX_CHARS = 4 * 1024 * 1024
-"""More than any tool prints for one node, or for a fabric of ten thousand."""
+"""More than any tool prints for one node."""
+MAX_FABRIC_CHARS = 64 * 1024 * 1024
+"""More than any prints for the network of ten thousand: `ibnetdiscover` takes 20 MB for their adapters."""
 MAX_LINE = 65_536
 
 _PCI = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
@@ -16,16 +18,16 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 _HEX = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16})")
 
 
-def bounded(text: str, what: str) -> str:
+def bounded(text: str, what: str, *, max_chars: int = MAX_CHARS) -> str:
     """Returns the text. Raises UnreadableTopologyError for one too large to be what it is said to be."""
-    if len(text) > MAX_CHARS:
-        raise UnreadableTopologyError(f"{what} of {len(text)} characters: at most {MAX_CHARS} are read")
+    if len(text) > max_chars:
+        raise UnreadableTopologyError(f"{what} of {len(text)} characters: at most {max_chars} are read")
     return text
 
 
-def bounded_lines(text: str, what: str) -> list[str]:
+def bounded_lines(text: str, what: str, *, max_chars: int = MAX_CHARS) -> list[str]:
     """Returns the lines, without their ends. Raises UnreadableTopologyError where the text or a line is too large."""
-    lines = bounded(text, what).split("\n")
+    lines = bounded(text, what, max_chars=max_chars).split("\n")
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE:
             raise UnreadableTopologyError(
