@@ -18,7 +18,7 @@ from phalanx.core.topology.names import natural_key
 from tests.support.fabrics import nvl72_fabric
 
 LEVELS = ("leaf", "spine", "core", "zone")
-FEWER = settings(max_examples=60)
+FEWER = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -299,6 +299,7 @@ def test_spoilt_json_is_read_or_refused(fabric: Fabric, data: st.DataObject) -> 
         fabric_from_json(spoilt)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=6), unique=True))
 def test_names_are_ordered_in_one_way_only(names: list[str]) -> None:
     assert len({natural_key(name) for name in names}) == len(names)

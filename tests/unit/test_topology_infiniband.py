@@ -278,7 +278,7 @@ def test_rates_are_what_a_cable_carries_one_way(rate: str, gbit_s: float | None)
     assert rate_gbit_s(rate) == gbit_s
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 4))
 def test_every_rail_subnet_is_read_as_it_was_built(groups: list[int], rails: int) -> None:
     fabric = read_ibnetdiscover(rail_subnet(groups, rails=rails).text())
@@ -303,13 +303,14 @@ def test_what_is_no_such_list_is_refused(text: str, line: int, words: str) -> No
     assert refused.value.line == line
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(UnreadableTopologyError):
         read_ibnetdiscover(text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_spoilt_text_is_read_or_refused(data: st.DataObject) -> None:
     text = rail_subnet((2, 1), rails=2).text()

@@ -291,12 +291,13 @@ def test_a_large_file_is_read_in_bounded_time() -> None:
     assert process_time() - began < 10
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(), max_size=400))
 def test_any_text_is_read_or_refused(text: str) -> None:
     read_or_refused(text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(OURS)), st.data())
 def test_a_spoilt_file_is_read_or_refused(name: str, data: st.DataObject) -> None:
     text = OURS[name]
@@ -307,7 +308,7 @@ def test_a_spoilt_file_is_read_or_refused(name: str, data: st.DataObject) -> Non
     read_or_refused(text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(OURS)), st.data())
 def test_values_that_are_spoilt_leave_the_rest_readable(name: str, data: st.DataObject) -> None:
     values = list(re.finditer(r'"([^"]*)"', OURS[name]))

@@ -258,13 +258,13 @@ def test_numbers_and_guids_that_are_none_are_unknown() -> None:
 READERS: dict[Callable[[str], object], str] = {read_ibstat: IBSTAT, read_sysfs_infiniband: SYSFS, read_lspci: LSPCI}
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(list(READERS)), st.text(max_size=300))
 def test_any_text_is_read_or_refused(read: Callable[[str], object], text: str) -> None:
     read_or_refused(read, text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(list(READERS)), st.data())
 def test_spoilt_text_is_read_or_refused(read: Callable[[str], object], data: st.DataObject) -> None:
     text = READERS[read]

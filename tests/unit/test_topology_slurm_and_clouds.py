@@ -276,21 +276,21 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(READERS)), st.text(max_size=300))
 def test_any_text_is_read_or_refused(read: Callable[[str], Fabric], text: str) -> None:
     with suppress(UnreadableTopologyError):
         read(text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from([read_aws_topology, read_gcp_topology, read_azure_topology]), JSON)
 def test_any_json_is_read_or_refused(read: Callable[[str], Fabric], document: Any) -> None:
     with suppress(UnreadableTopologyError):
         read(json.dumps(document))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(list(READERS)), st.data())
 def test_spoilt_text_is_read_or_refused(read: Callable[[str], Fabric], data: st.DataObject) -> None:
     text = READERS[read]
