@@ -40,7 +40,7 @@ def double_holds(cluster: Cluster) -> list[str]:
 
 def test_gangs_of_three_and_five_share_nodes_of_eight(cluster: Cluster, tmp_path: Path) -> None:
     sizes = [3, 5, 3, 5, 8, 3]
-    functions = {n: work.gang(where, gpus=n, nodes=0, scaledown_window=0.5) for n in set(sizes)}
+    functions = {n: work.gang(where, gpus=n, nodes=None, scaledown_window=0.5) for n in set(sizes)}
     calls = [functions[n].spawn(str(tmp_path)) for n in sizes]
     results = [call.get(90) for call in calls]
     assert [len(set(gpus)) for gpus, _ in results] == sizes
@@ -66,7 +66,7 @@ def test_crashes_and_cancels_free_gpus_for_others_only_when_they_are_free(
 
 
 def test_halves_of_one_gpu_are_two_leases_on_it(cluster: Cluster, tmp_path: Path) -> None:
-    functions = [work.gang(work.hold, nodes=0, gpus=0.5, name=f"half-{n}") for n in range(2)]
+    functions = [work.gang(work.hold, nodes=None, gpus=0.5, name=f"half-{n}") for n in range(2)]
     calls = [function.spawn(str(tmp_path), n) for n, function in enumerate(functions)]
     work.wait_for_ranks(tmp_path, 2)
     assert len({call.ranks()[0].gpu for call in calls}) == 1

@@ -22,8 +22,8 @@ GO = "go"
 T = TypeVar("T")
 
 
-def gang(body: Any, *, nodes: int = 1, **options: Any) -> Function[..., Any]:
-    """Returns a function on four ranks, of one node or of two, that does not stay warm for long."""
+def gang(body: Any, *, nodes: int | None = 1, **options: Any) -> Function[..., Any]:
+    """Returns a function on four ranks, of one node or of two, or of any number, that does not stay warm for long."""
     asked: dict[str, Any] = {"gpus": 4, "nodes": nodes, "scaledown_window": 1, "grace": 1, **options}
     return phalanx.gpu_function(**asked)(body)
 
