@@ -149,13 +149,13 @@ def reference_node(name: str) -> NodeTopology:
 def dgx1_v100() -> NodeTopology:
     node = read_topo_text(cube_mesh().text())
     counts = {(i, j): node.links[i][j].nvlinks or 0 for i in range(8) for j in range(i)}
-    return linked(8, counts, sockets=(4, 4), switches=("01", "23", "45", "67"), compute=70)
+    return linked(8, counts, sockets=(4, 4), switches=("01", "23", "45", "67"), compute=70, near=Path.PHB)
 
 
 def dgx1_p100() -> NodeTopology:
     cliques = [*combinations(range(4), 2), *combinations(range(4, 8), 2), *((at, at + 4) for at in range(4))]
     counts = dict.fromkeys(((high, low) for low, high in cliques), 1)
-    return linked(8, counts, sockets=(4, 4), switches=("02", "13", "46", "57"), compute=60)
+    return linked(8, counts, sockets=(4, 4), switches=("02", "13", "46", "57"), compute=60, near=Path.PHB)
 
 
 def rtx8000_x4() -> NodeTopology:
@@ -175,15 +175,16 @@ def linked(
     switches: tuple[str, ...],
     compute: int | None = None,
     switched: bool | None = None,
+    near: Path = Path.NODE,
 ) -> NodeTopology:
-    """``nvlinks``: by pair, higher position first. ``switches``: the GPUs below each, as digits."""
+    """``nvlinks``: by pair, higher position first. ``switches``: the GPUs below each. ``near``: in a socket."""
     numa = [nth for nth, size in enumerate(sockets) for _ in range(size)]
 
     def link(i: int, j: int) -> Link:
         if i == j:
             return Link()
         shared = any({str(i), str(j)} <= set(switch) for switch in switches)
-        path = Path.PIX if shared else Path.NODE if numa[i] == numa[j] else Path.SYS
+        path = Path.PIX if shared else near if numa[i] == numa[j] else Path.SYS
         number = nvlinks.get((max(i, j), min(i, j)), 0)
         return Link(nvlinks=number, path=path, switched=switched if number else None)
 

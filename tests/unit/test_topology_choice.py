@@ -223,6 +223,32 @@ def test_a_single_gpu_is_taken_where_the_rest_stays_worth_most() -> None:
     assert chosen_of(choose(tables, members("2"), 1)).why == "GPU 2; no other one fits"
 
 
+def test_the_reason_for_a_single_gpu_is_what_others_keep() -> None:
+    counts = {(j, i): 2 for quad in (range(4), range(4, 8)) for j in quad for i in quad if i < j}
+    quads = build_tables(linked(8, counts, sockets=(8,), switches=(), compute=80))
+    six = build_tables(linked(6, {}, sockets=(4, 2), switches=("01", "23", "45")))
+    chain = build_tables(linked(6, {(1, 0): 2, (3, 2): 2, (4, 3): 2, (5, 0): 1}, sockets=(6,), switches=(), compute=80))
+    corner = build_tables(linked(4, {}, sockets=(4,), switches=("01", "23", "02"), compute=80))
+    assert single_of(quads, "0 1 2 3 4 5", "0 4") == (
+        "GPU 4 is of an island that is not whole anyway; taking 0 would break one"
+    )
+    assert single_of(six, "0 1 2 3 4 5", "0 4") == "GPU 4 leaves better sets of 2, 4 and 8 to others than 0"
+    assert single_of(chain, "0 2", "0 2") == "GPU 2 leaves better sets to others than 0 once all of them are free"
+    assert single_of(corner, "0 1 2 3", "0 1") == "GPU 1 takes 60.0 GB/s of links away from others, 0 66.0 GB/s"
+
+
+def single_of(tables: Tables, free: str, of: str) -> str:
+    return chosen_of(choose(tables, members(free), 1, legal={members(at) for at in of.split()})).why
+
+
+def test_among_equal_pairs_the_one_wins_whose_others_will_be_worth_most() -> None:
+    counts = {(1, 0): 2, (3, 1): 2, (3, 2): 2, (2, 0): 1}
+    tables = build_tables(linked(4, counts, sockets=(4,), switches=(), compute=70))
+    chosen = chosen_of(choose(tables, members("1 2 3"), 2))
+    assert tables.names(chosen.mask) == "2 3"
+    assert chosen.why.endswith("; 1 3 is as good but would leave worse sets to others once all of them are free")
+
+
 def test_the_ring_goes_where_the_links_are() -> None:
     counts = {(1, 0): 2, (3, 1): 2, (3, 2): 2, (2, 0): 1}
     tables = build_tables(linked(4, counts, sockets=(4,), switches=(), compute=70))
@@ -239,7 +265,7 @@ def test_the_ring_goes_where_the_links_are() -> None:
         ("0 1 2 3", 3, "1 2 3 is as good but has higher indices"),
         ("0 2 1 3", 2, "1 2 is as good but has higher indices"),
         ("0 4 5 6", 2, "0 4 has links as fast but spans 2 NUMA nodes instead of 1"),
-        ("0 1 2 3 4 6 7", 2, "4 7 is as good but is farther apart on PCIe"),
+        ("0 1 2 3 4 6 7", 2, "6 7 is as good but would leave worse sets to others once all of them are free"),
     ],
 )
 def test_the_reason_says_how_the_runner_up_lost(free: str, size: int, reason: str) -> None:
@@ -281,8 +307,11 @@ def test_known_rails_decide_among_equally_near_ports() -> None:
     chosen = chosen_of(choose(tables, members("0 1 2"), 2))
     assert (tables.names(chosen.mask), chosen.score.rails) == ("0 2", 2)
     assert chosen_of(choose(tables, members("0 1 4 5"), 3)).score.rails == 2
-    one = chosen_of(choose(tables, members("0 1 2 4"), 3))
-    assert one.score.rails == 2
+    railed_apart = chosen_of(choose(tables, members("0 2"), 2, legal={members("0 2")}))
+    assert railed_apart.score.rails == 2
+    assert chosen_of(choose(tables, members("0 1 2"), 2, legal={members("0 1"), members("0 2")})).why.endswith(
+        "; 0 1 has links as fast but shares network ports (1 instead of 2 rails)"
+    )
 
 
 def test_the_leftover_keeps_the_gpus_of_one_numa_node_together() -> None:

@@ -98,7 +98,8 @@ def test_among_equal_scores_the_best_leftover_wins_then_the_lowest_indices(
     size = data.draw(st.integers(1, free.bit_count()))
 
     def rank(mask: int) -> tuple[int, ...]:
-        return tables.score[mask], tables.leftover[free ^ mask], tables.nearness[mask]
+        later = tables.leftover[tables.rules.usable ^ mask]
+        return tables.score[mask], tables.leftover[free ^ mask], later, tables.nearness[mask]
 
     masks = brute_force.subsets(free, size)
     chosen = choose(tables, free, size)

@@ -2,8 +2,9 @@
 
 Sets are compared by, in turn: the slowest link of their best ring, the bandwidth of all their pairs, how few NUMA nodes
 they span, how near their network ports are, how many rails they have; then by what the GPUs left free are still good
-for, by how near they are on PCIe, and by lowest indices. One GPU alone is picked so that it spoils least: one that is
-in no complete pair, then one of an island that is broken already, then the one whose loss costs least.
+for, by what all others would be good for once free, by how near they are on PCIe, and by lowest indices. One GPU alone
+is picked so that it spoils least: one that is in no complete pair, then one of an island that is broken already, then
+the one whose loss costs least.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def _least_harm(tables: Tables, free: int, masks: list[int]) -> tuple[int, int]:
     """The set of a group that leaves most behind, then the next one; masks are lowest indices first."""
     if len(masks) == 1:
         return masks[0], 0
-    leftover, nearness = tables.leftover, tables.nearness
-    ranked = sorted(masks, key=lambda mask: (leftover[free ^ mask], nearness[mask]), reverse=True)
+    leftover, nearness, whole = tables.leftover, tables.nearness, tables.rules.usable
+    ranked = sorted(masks, key=lambda at: (leftover[free ^ at], leftover[whole ^ at], nearness[at]), reverse=True)
     return ranked[0], ranked[1]
 
 

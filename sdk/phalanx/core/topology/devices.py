@@ -141,6 +141,21 @@ def island_masks(node: NodeTopology, devices: Sequence[Device]) -> tuple[int, ..
     return tuple(found.values())
 
 
+def nvlink_partners(node: NodeTopology, devices: Sequence[Device], weights: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Returns, for each device, the set of those with which it is an NVLinked pair as good as any of the node."""
+    pairs = [
+        (weights[i][j], i, j)
+        for i, one in enumerate(devices)
+        for j, other in enumerate(devices)
+        if not one.mig and not other.mig and i != j and known_link(node, one.gpu, other.gpu).nvlinks
+    ]
+    best = max((weight for weight, _, _ in pairs), default=0)
+    partners = [0] * len(devices)
+    for weight, i, j in pairs:
+        partners[i] |= (weight == best) << j
+    return tuple(partners)
+
+
 def partition_masks(node: NodeTopology, devices: Sequence[Device]) -> frozenset[int] | None:
     """Returns the sets that a shared NVSwitch allows; None where anything goes. A part with a missing GPU is none."""
     if not node.partitions:

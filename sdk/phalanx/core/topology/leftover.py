@@ -23,28 +23,36 @@ Groups = list[tuple[int, list[int]]]
 """Quality and the sets that have it, best first."""
 
 
-def leftover_values(groups: Mapping[int, Groups], count: int, coarser: tuple[int, ...]) -> list[int]:
+def leftover_values(groups: Mapping[int, Groups], count: int, drops: tuple[int, ...]) -> list[int]:
     """Returns the value of every subset as free GPUs.
 
     Args:
         groups: by size, sets that a gang may have.
         count: of positions, at most 16.
-        coarser: bits to drop from a quality, in turn, while a size has too many of them.
+        drops: how many lowest bits to drop from a quality, in turn, while a size has too many of them.
     """
     lacking = bitsets.without(count)
     factors: list[int] = []
     columns: list[bytes] = []
     for size in SIZES:
         sets = groups.get(size, [])
-        for step in coarser if count > 8 else ():
+        for drop in drops if count > 8 else ():
             if len(sets) > _MOST_QUALITIES:
-                sets = _merged(sets, step)
+                sets = coarser(sets, drop)
         for gain, packed in _qualities(sets, size, count, lacking):
             factors.append(gain * size)
             columns.append(packed)
     if not columns:
         return [0] * (1 << count)
     return list(map(_Weighted(factors).__getitem__, zip(*columns, strict=True)))
+
+
+def coarser(groups: Groups, drop_bits: int) -> Groups:
+    """Returns the groups by quality without its lowest bits."""
+    merged: dict[int, list[int]] = {}
+    for quality, masks in groups:
+        merged.setdefault(quality >> drop_bits << drop_bits, []).extend(masks)
+    return list(merged.items())
 
 
 class _Weighted(dict[tuple[int, ...], int]):
@@ -57,13 +65,6 @@ class _Weighted(dict[tuple[int, ...], int]):
     def __missing__(self, numbers: tuple[int, ...]) -> int:
         value = self[numbers] = sum(map(mul, numbers, self._factors))
         return value
-
-
-def _merged(groups: Groups, drop_bits: int) -> Groups:
-    merged: dict[int, list[int]] = {}
-    for quality, masks in groups:
-        merged.setdefault(quality >> drop_bits << drop_bits, []).extend(masks)
-    return list(merged.items())
 
 
 def _qualities(groups: Groups, size: int, count: int, lacking: list[int]) -> list[tuple[int, bytes]]:

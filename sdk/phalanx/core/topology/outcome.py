@@ -67,6 +67,9 @@ def _tie_break(chosen: Chosen) -> str:
     tables = chosen.tables
     if tables.leftover[chosen.free ^ chosen.mask] != tables.leftover[chosen.free ^ chosen.runner_up]:
         return "would leave worse sets of 2, 4 and 8 to others"
+    whole = tables.rules.usable
+    if tables.leftover[whole ^ chosen.mask] != tables.leftover[whole ^ chosen.runner_up]:
+        return "would leave worse sets to others once all of them are free"
     if tables.nearness[chosen.mask] != tables.nearness[chosen.runner_up]:
         return "is farther apart on PCIe"
     return "has higher indices"
@@ -86,7 +89,9 @@ def _of_single(chosen: Chosen) -> str:
     if ours[2] != theirs[2]:
         return f"GPU {name} leaves better sets of 2, 4 and 8 to others than {other}"
     if ours[3] != theirs[3]:
-        return f"GPU {name} takes {_gbyte_s(ours[3])} of links away from others, {other} {_gbyte_s(theirs[3])}"
+        return f"GPU {name} leaves better sets to others than {other} once all of them are free"
+    if ours[4] != theirs[4]:
+        return f"GPU {name} takes {_gbyte_s(ours[4])} of links away from others, {other} {_gbyte_s(theirs[4])}"
     return f"GPU {name} costs others as little as {other}, which has the higher index"
 
 

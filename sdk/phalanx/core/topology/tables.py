@@ -15,7 +15,7 @@ from operator import add
 from phalanx.core.topology import bitsets, devices
 from phalanx.core.topology.devices import Device, NicSight
 from phalanx.core.topology.figures import Figures, figures_of
-from phalanx.core.topology.leftover import Groups, leftover_values
+from phalanx.core.topology.leftover import SIZES, Groups, coarser, leftover_values
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.rings import Rings, Weights, best_rings
 from phalanx.core.topology.rules import Rules, names
@@ -69,20 +69,22 @@ class Tables:
     islands: tuple[int, ...]
     """NVLinked sets of two or more."""
     partners: tuple[int, ...]
-    """For each position: those with which it is a pair as good as any of the node."""
+    """For each position: those with which it is an NVLinked pair as good as any of the node."""
     rules: Rules
 
     def names(self, mask: int) -> str:
         """Returns what people call the members."""
         return names(self.devices, mask)
 
-    def spoils(self, free: int, single: int) -> tuple[bool, bool, int, int]:
-        """Returns what taking one free device spoils: a complete pair, a whole island, the leftover, its links."""
+    def spoils(self, free: int, single: int) -> tuple[bool, bool, int, int, int]:
+        """Returns what taking one free device spoils: a complete pair, a whole island, the leftover, now and once all
+        others are free, its links to those that are."""
         rest = free ^ single
         at = single.bit_length() - 1
         whole = any(island & single and not island & ~free for island in self.islands)
         links = sum(map(self.weights[at].__getitem__, bitsets.positions(rest)))
-        return bool(self.partners[at] & rest), whole, -self.leftover[rest], links
+        later = self.leftover[self.rules.usable ^ single]
+        return bool(self.partners[at] & rest), whole, -self.leftover[rest], -later, links
 
 
 def build_tables(node: NodeTopology, figures: Figures | None = None) -> Tables:
@@ -108,7 +110,7 @@ def tables_of(node: NodeTopology, members: tuple[Device, ...], figures: Figures)
         leftover=_leftover(order, len(members), rules.mig),
         nearness=_pair_sums(devices.nearness_of(node, members), [0] * len(members)),
         islands=tuple(island for island in devices.island_masks(node, members) if island.bit_count() > 1),
-        partners=_partners(weights),
+        partners=devices.nvlink_partners(node, members, weights),
         rules=rules,
     )
 
@@ -175,11 +177,6 @@ def _by_size(count: int) -> list[int]:
     return sizes
 
 
-def _partners(weights: Weights) -> tuple[int, ...]:
-    best = max((max(row) for row in weights), default=0)
-    return tuple(bitsets.mask_of(at for at, weight in enumerate(row) if best and weight == best) for row in weights)
-
-
 def _grouped(masks: Sequence[int], score: list[int]) -> Groups:
     ranked = sorted(masks, key=score.__getitem__, reverse=True)
     return [(value, list(group)) for value, group in groupby(ranked, key=score.__getitem__)]
@@ -199,12 +196,12 @@ def _lowest_first(count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _leftover(order: tuple[Groups, ...], count: int, mig: int) -> list[int]:
-    groups = {size: _whole(sets, mig) for size, sets in enumerate(order)}
-    return leftover_values(groups, count, (_NUMA_AT, _PAIRS_AT, _RING_AT))
+    groups = {size: _for_others(order[size], mig) for size in SIZES if size <= count}
+    return leftover_values(groups, count, (_PAIRS_AT, _RING_AT))
 
 
-def _whole(groups: Groups, mig: int) -> Groups:
-    if not mig:
-        return groups
-    kept = ((value, [mask for mask in masks if not mask & mig]) for value, masks in groups)
-    return [(value, masks) for value, masks in kept if masks]
+def _for_others(groups: Groups, mig: int) -> Groups:
+    """By links and NUMA nodes only: a choice by network ports takes the near ones, wherever the best links are left."""
+    if mig:
+        groups = [(value, [mask for mask in masks if not mask & mig]) for value, masks in groups]
+    return coarser([group for group in groups if group[1]], _NUMA_AT)
