@@ -117,7 +117,7 @@ class Guard:
             return authenticate(self._controller.state, bearer(headers["authorization"]), self._clock.wall_ms())
         cookie = session_cookie(headers)
         if not cookie:
-            raise AuthError("you are not signed in", hint="run `gpuctl status` for a link that signs you in")
+            raise AuthError("you are not signed in", hint="run `gpuctl open` for a link that signs you in")
         return self._sessions.identity(cookie)
 
 

@@ -25,7 +25,7 @@ IDLE_MS = 12 * 3_600_000
 ABSOLUTE_MS = 7 * 86_400_000
 REISSUE_AFTER_MS = 3_600_000
 MAX_OPEN_LINKS = 1000
-_HINT = "run `gpuctl status` for a new link"
+_HINT = "run `gpuctl open` for a new link"
 
 
 @dataclass(frozen=True, slots=True)
