@@ -26,6 +26,7 @@ $(VENV)/.torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Phalanx needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): torch and the rest, about 2 GB; some minutes, once"
 	$(PIP) $(TORCH)
 	touch $@
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ class Connection:
             raise ConnectionFailedError(f"the CA file cannot be read: {e}", hint="set PHALANX_CA") from e
 
 
+IN_A_GANG = "PHALANX_GANG"
+"""Set in every rank's environment, and so in what ranks start."""
+
+
 class _Process:
     """What this process is connected to. Held here because `.remote()` has no other place to find it."""
 
@@ -59,15 +64,37 @@ def find(flags: Mapping[str, str | None] | None = None, *, again: bool = False) 
     settings = config.resolve(flags)
     if not settings.embedded:
         return Connection(settings.address.text, settings.token.text, settings.ca.text)
-    if context.current().call_id:
-        raise ConnectionFailedError(
-            "a function inside a gang called another one, and this gang was given no cluster address",
-            hint="pass PHALANX_ADDRESS, PHALANX_TOKEN and PHALANX_CA with env(vars={...})",
-        )
+    if os.environ.get(IN_A_GANG):
+        raise _called_inside_a_gang()
     from phalanx import embedded
 
     started = embedded.ensure(again=again)
     return Connection(started.address, started.token, started.ca_path, embedded=True)
+
+
+def _called_inside_a_gang() -> ConnectionFailedError:
+    """A gang that starts gangs by itself would never end: it may only ask a cluster that it was given."""
+    importing = _module_that_runs() if not context.current().call_id else ""
+    if importing:
+        return ConnectionFailedError(
+            f"{importing} makes a call while the file is imported, which its gang's ranks do as well",
+            hint='put what the program does under `if __name__ == "__main__":`',
+        )
+    return ConnectionFailedError(
+        "a function inside a gang called another one, and this gang was given no cluster address",
+        hint="pass PHALANX_ADDRESS, PHALANX_TOKEN and PHALANX_CA with env(vars={...})",
+    )
+
+
+def _module_that_runs() -> str:
+    """Returns file and line of the innermost module whose top level is being executed; "" where none is."""
+    frame = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__":
+            return f"{Path(code.co_filename).name}, line {frame.f_lineno},"
+        frame = frame.f_back
+    return ""
 
 
 def connect() -> Client:

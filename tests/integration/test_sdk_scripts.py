@@ -170,6 +170,52 @@ def test_a_call_of_another_function_inside_a_gang_without_an_address_says_so(clu
     assert "PHALANX_ADDRESS" in run(cluster, "main.py", cwd=tmp_path)
 
 
+def test_a_file_that_calls_while_it_is_imported_is_refused_and_starts_no_further_gang(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        unguarded="""
+            import phalanx
+
+            @phalanx.gpu_function(scaledown_window=1)
+            def f(x):
+                return x
+
+            print(f.remote(1))
+        """,
+    )
+    stderr = run(cluster, "-c", "import unguarded", cwd=tmp_path, code=1)
+    assert "unguarded.py, line 8, makes a call while the file is imported" in stderr
+    assert 'if __name__ == "__main__"' in stderr
+    client = cluster.connect()
+    assert len([c for c in client.list_calls(ended_too=True) if "unguarded" in c.function]) == 1
+    assert not [c for c in client.list_calls() if "unguarded" in c.function]
+
+
+def test_a_traceback_names_the_users_files_and_shows_their_lines(cluster: Cluster, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        helper="""
+            def halve(x):
+                return x / 0
+        """,
+        main="""
+            import phalanx
+            from helper import halve
+
+            @phalanx.gpu_function(gpus=0, scaledown_window=1)
+            def f(x):
+                return halve(x)
+
+            f.remote(1)
+        """,
+    )
+    _, _, remote = run(cluster, "main.py", cwd=tmp_path, code=1).partition("remote traceback:")
+    assert 'File "main.py", line 7, in f\n    return halve(x)' in remote
+    assert 'File "helper.py", line 3, in halve\n    return x / 0' in remote
+
+
 def test_a_function_calls_itself_where_its_gang_knows_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     write(
         tmp_path,

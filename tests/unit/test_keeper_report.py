@@ -40,6 +40,7 @@ def test_a_death_explains_the_errors_of_its_peers() -> None:
     verdict = evidence.verdict(during="before returning a result")
     assert verdict.culprit == 2
     assert "SIGKILL" in verdict.error.message
+    assert verdict.error.message.endswith("it wrote last: bye")
     assert verdict.error.ranks[2].last_lines == "bye"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause
 
+_LAST_WORDS = 200
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 )
@@ -154,8 +155,11 @@ def death_message(death: Death, during: str) -> str:
     if death.out_of_memory:
         return f"rank {death.rank} was killed by the kernel because memory ran out: give it more memory or fewer ranks"
     if death.signal:
-        return f"rank {death.rank} was ended by signal {death.signal} ({signal_name(death.signal)}) {during}"
-    return f"rank {death.rank}: process exited {death.exit_code} {during}"
+        how = f"rank {death.rank} was ended by signal {death.signal} ({signal_name(death.signal)}) {during}"
+    else:
+        how = f"rank {death.rank}: process exited {death.exit_code} {during}"
+    lines = death.last_lines.strip().splitlines()
+    return f"{how}; it wrote last: {lines[-1].strip()[-_LAST_WORDS:]}" if lines else how
 
 
 def signal_name(number: int) -> str:

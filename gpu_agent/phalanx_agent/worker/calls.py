@@ -157,6 +157,7 @@ class Server:
     def _fail(self, call: bytes, exc: BaseException) -> None:
         cause = outcomes.cause_of(exc, asked_to_stop=self.stop.requested)
         error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=cause)
+        error = outcomes.with_own_paths(error, self.config.bundle_dir)
         peer = outcomes.is_peer_error(exc, world_size=self.config.world_size)
         exits = isinstance(exc, SystemExit) or self.stop.requested
         if exits:

@@ -181,6 +181,7 @@ class _Rank:
 
     def _tell_startup_failure(self, exc: BaseException) -> None:
         error = describe(exc, rank=self._setup.rank, node_id=self._config.node_id, cause=outcomes.cause_of(exc))
+        error = outcomes.with_own_paths(error, self._config.bundle_dir)
         flush_streams()
         peer = outcomes.is_peer_error(exc, world_size=self._config.world_size)
         meta = {"error": error_to_dict(error), "peer": peer}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import TracebackType
 
 from phalanx.context import CancelledSignal
+from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause
 
 _DISTRIBUTED = "torch.distributed"
@@ -21,6 +23,12 @@ def cause_of(exc: BaseException, *, asked_to_stop: bool = False) -> Cause:
     if isinstance(exc, CancelledSignal) and asked_to_stop:
         return Cause.CANCELLED
     return Cause.OUT_OF_MEMORY if is_out_of_memory(exc) else Cause.USER_EXCEPTION
+
+
+def with_own_paths(error: ErrorInfo, bundle_dir: str) -> ErrorInfo:
+    """Names the user's files as the user does: the folder that they were unpacked into says nothing to anybody."""
+    text = error.traceback.replace(f"{bundle_dir.rstrip('/')}/", "") if bundle_dir else error.traceback
+    return replace(error, traceback=text)
 
 
 def is_out_of_memory(exc: BaseException) -> bool:

@@ -16,11 +16,12 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 from cloudpickle.cloudpickle import (
     _DYNAMIC_CLASS_TRACKER_BY_CLASS,  # pyright: ignore[reportPrivateUsage]
+    _code_reduce,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
     _lookup_class_or_track,  # pyright: ignore[reportPrivateUsage]
     _lookup_module_and_qualname,  # pyright: ignore[reportPrivateUsage]
 )
@@ -29,6 +30,8 @@ HOLDS_TORCH = 1
 
 _ALWAYS_BY_NAME = ("numpy.", "torch.", "phalanx.core.")
 """Packages whose functions and classes are never looked at twice."""
+_NAMELESS = "<dynamic-code>"
+"""What cloudpickle calls every file."""
 _LRU_CACHE_TYPE = type(functools.lru_cache(maxsize=1)(lambda: None))
 
 
@@ -41,6 +44,8 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
+        if kind is types.CodeType:
+            return _reduce_code(obj)
         if kind is types.FunctionType or kind is type:
             if (obj.__module__ or "").startswith(_ALWAYS_BY_NAME):
                 return NotImplemented
@@ -64,6 +69,24 @@ def dumps_by_value(value: object) -> bytes:
     file = io.BytesIO()
     Pickler(file, buffer_callback=None).dump(value)
     return file.getvalue()
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    """Keeps the name of the file that code came from, so that tracebacks show it and its lines.
+
+    Without its folder: the same program in another place is the same function. What is in no file, as a notebook's
+    cell, stays nameless.
+    """
+    make, arguments = cast("tuple[Any, tuple[Any, ...]]", _code_reduce(code))
+    name = _file_name(code.co_filename)
+    if name:
+        arguments = tuple(name if a == _NAMELESS else a for a in arguments)
+    return make, arguments
+
+
+@functools.lru_cache(maxsize=256)
+def _file_name(file: str) -> str:
+    return Path(file).name if file.endswith(".py") and Path(file).is_file() else ""
 
 
 def _name_by_source(cls: type) -> None:
