@@ -6,10 +6,11 @@ the same size: the fields of `Score`, most important first. Up to 16 devices; no
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, repeat
+from itertools import repeat
 from operator import add
 
 from phalanx.core.topology import bitsets, devices
@@ -178,8 +179,10 @@ def _by_size(count: int) -> list[int]:
 
 
 def _grouped(masks: Sequence[int], score: list[int]) -> Groups:
-    ranked = sorted(masks, key=score.__getitem__, reverse=True)
-    return [(value, list(group)) for value, group in groupby(ranked, key=score.__getitem__)]
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for mask in masks:
+        groups[score[mask]].append(mask)
+    return sorted(groups.items(), reverse=True)
 
 
 @lru_cache(maxsize=MOST_DEVICES + 1)
