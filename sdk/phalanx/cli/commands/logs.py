@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 
 import click
 
@@ -22,10 +23,10 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def logs(session: Session, call: str, *, follow: bool, ranks: tuple[int, ...], since: str, grep: str) -> None:
     """Shows the output that is there, and with ``follow`` what comes until the call has ended."""
     screen = session.screen()
+    wanted = _Wanted(frozenset(ranks), since_ms(since), pattern_of(grep))
     client = session.client()
     call_id = full_id(client, call)
     _check_ranks(client.get_call(call_id), ranks)
-    wanted = _Wanted(frozenset(ranks), since_ms(since), re.compile(grep) if grep else None)
     lines = (line for line in read_logs(client, call_id, follow=follow) if wanted.has(line))
     try:
         for_each = _show_json if screen.look.json else (_show_live if follow else _show_all)
@@ -84,14 +85,29 @@ def _out(line: LogLine, nodes: dict[str, int]) -> OutLine:
     return OutLine(line.rank, nodes.setdefault(line.node_id, len(nodes)), line.stream, line.text)
 
 
+def pattern_of(grep: str) -> re.Pattern[str] | None:
+    """Returns the compiled pattern; None for an empty one. Raises InvalidSpecError that says what is wrong with it."""
+    try:
+        return re.compile(grep) if grep else None
+    except (re.error, OverflowError) as e:
+        hint = "put a backslash before a character that stands for itself, as in '\\('"
+        raise InvalidSpecError(f"--grep {grep!r} is not a regular expression\n{e}", hint=hint) from e
+
+
 def since_ms(words: str) -> int:
-    """Reads ``10m`` as the wall time ten minutes ago; empty as the beginning. Raises InvalidSpecError."""
+    """Reads ``10m`` as the wall time ten minutes ago, a date as that time here unless it names its zone, and an empty
+    text as the beginning. Raises InvalidSpecError.
+    """
     if not words:
         return 0
     number, unit = words[:-1], words[-1]
-    if unit not in _UNITS_MS or not number.isdigit():
-        raise InvalidSpecError(f"--since {words!r} is not a time: write 90s, 10m, 2h or 1d")
-    return SystemClock().wall_ms() - int(number) * _UNITS_MS[unit]
+    if unit in _UNITS_MS and number.isdecimal():
+        return SystemClock().wall_ms() - int(number) * _UNITS_MS[unit]
+    try:
+        return round(datetime.fromisoformat(words).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError) as e:
+        hint = "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
+        raise InvalidSpecError(f"--since {words!r} is not a time", hint=hint) from e
 
 
 command = Command(
@@ -103,7 +119,12 @@ command = Command(
         click.Argument(["call"]),
         click.Option(["-f", "--follow"], is_flag=True, help="Go on until the call has ended."),
         click.Option(["--rank", "ranks"], type=int, multiple=True, help="This rank only; may be repeated."),
-        click.Option(["--since"], default="", metavar="TIME", help="Only what is younger than 90s, 10m, 2h …"),
+        click.Option(
+            ["--since"],
+            default="",
+            metavar="TIME",
+            help="Only what is younger: 10m, 2h, 2026-11-30T12:00.",
+        ),
         click.Option(["--grep"], default="", metavar="REGEX", help="Only lines that match."),
     ],
     examples=("gpuctl logs c-0d5t… -f --rank 0", "gpuctl logs c-0d5t… --grep 'loss|error' --since 10m"),
