@@ -29,7 +29,7 @@ from phalanx.definition import Target
 from phalanx.giving_up import STOPS, break_off
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
-from phalanx.waiting import PATIENCE_MS, line_for
+from phalanx.waiting import line_for
 
 RECOVER_MS = 15_000
 """How long an agent may be away before the outcome of a call that it had is declared unknown."""
@@ -136,16 +136,15 @@ class Runner:
     def await_end(self, call_id: str, *, until_ms: int | None = None) -> CallView:
         """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic).
 
-        Where somebody looks at standard error, a call that does not run after two seconds says there what it waits for.
+        A call that does not run after two seconds, or some more where nobody looks, says on standard error why.
         """
         line = line_for(call_id, self.clock)
         if line is None:
             return self._last_view(call_id, until_ms)
         with line:
-            patient_until_ms = self.clock.monotonic_ms() + PATIENCE_MS
-            if until_ms is not None and until_ms <= patient_until_ms:
+            if until_ms is not None and until_ms <= line.until_ms:
                 return self._last_view(call_id, until_ms)
-            view = self._last_view(call_id, patient_until_ms)
+            view = self._last_view(call_id, line.until_ms)
             if is_terminal(view):
                 return view
             line.see(view)

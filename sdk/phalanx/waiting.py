@@ -1,7 +1,8 @@
 """Says on standard error why a call that is waited for does not run yet: one line, kept up to date.
 
-On a terminal the line is rewritten in place and erased in the end; elsewhere, where PHALANX_PROGRESS=1 asks for it,
-each change is a line. One call at a time is shown, however many are waited for. Asks nobody for anything itself.
+On a terminal the line is rewritten in place and erased in the end. Elsewhere each change is a line, and only a long
+wait is worth one, unless PHALANX_PROGRESS=1 asks for it. One call at a time is shown, however many are waited for. Asks
+nobody for anything itself.
 """
 
 from __future__ import annotations
@@ -18,26 +19,32 @@ from phalanx.core.views import CallView
 
 PATIENCE_MS = 2000
 """Calls that run within this time are not worth a line."""
+PATIENCE_UNSEEN_MS = 15_000
+"""The same where nobody looks, as in a job's log: there a line stays for ever."""
 _ERASE_LINE = "\r\x1b[2K"
 _NARROW = 80
 _LINE = threading.Lock()
 """Held by whoever shows a line."""
 
 
-def wanted(stream: TextIO | None) -> bool:
-    """Says whether lines are shown on ``stream``: PHALANX_PROGRESS decides where it is 0 or 1, else a terminal does."""
+def patience_ms(stream: TextIO | None) -> int | None:
+    """Returns after how long ``stream`` gets a line; None for never. PHALANX_PROGRESS decides where it is 0 or 1."""
     said = os.environ.get("PHALANX_PROGRESS", "")
     if stream is None or said == "0":
-        return False
+        return None
     if said:
-        return True
-    return stream.isatty() and not (os.environ.get("PHALANX_QUIET") or os.environ.get("CI"))
+        return PATIENCE_MS
+    if os.environ.get("PHALANX_QUIET"):
+        return None
+    return PATIENCE_MS if stream.isatty() and not os.environ.get("CI") else PATIENCE_UNSEEN_MS
 
 
 class Waiting:
     """The line of one call, while it is waited for. Use as a context."""
 
-    def __init__(self, call_id: str, clock: Clock, stream: TextIO) -> None:
+    def __init__(self, call_id: str, clock: Clock, stream: TextIO, *, patience_ms: int = PATIENCE_MS) -> None:
+        self.until_ms = clock.monotonic_ms() + patience_ms
+        """Before this nothing is worth a line."""
         self._call_id = call_id
         self._clock = clock
         self._stream = stream
@@ -122,4 +129,5 @@ def _width(stream: TextIO) -> int:
 def line_for(call_id: str, clock: Clock) -> Waiting | None:
     """Returns the line of a call on standard error; None where none is wanted."""
     stream = sys.stderr
-    return Waiting(call_id, clock, stream) if wanted(stream) else None
+    patience = patience_ms(stream)
+    return Waiting(call_id, clock, stream, patience_ms=patience) if patience is not None else None

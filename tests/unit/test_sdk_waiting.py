@@ -12,7 +12,7 @@ import pytest
 from phalanx.core.clock import ManualClock
 from phalanx.core.views import CallView
 from phalanx.runner import Runner
-from phalanx.waiting import Waiting, wanted, words_of
+from phalanx.waiting import PATIENCE_MS, PATIENCE_UNSEEN_MS, Waiting, patience_ms, words_of
 
 FULL = CallView(call_id="c-1", state="queued", reason="needs 8 GPUs, 0 of 8 free", queue_position=1)
 FREE = CallView(call_id="c-1", state="queued", reason="needs 8 GPUs, 6 of 8 free", queue_position=1)
@@ -98,15 +98,20 @@ def test_starting_ranks_are_counted_and_silence_of_the_control_plane_is_named() 
 
 @pytest.mark.parametrize(
     ("said", "stream", "answer"),
-    [("", Terminal(), True), ("", io.StringIO(), False), ("1", io.StringIO(), True), ("0", Terminal(), False)],
+    [
+        ("", Terminal(), PATIENCE_MS),
+        ("", io.StringIO(), PATIENCE_UNSEEN_MS),
+        ("1", io.StringIO(), PATIENCE_MS),
+        ("0", Terminal(), None),
+    ],
 )
-def test_a_terminal_or_the_environment_asks_for_it(
-    monkeypatch: pytest.MonkeyPatch, said: str, stream: io.StringIO, answer: bool
+def test_a_terminal_or_the_environment_asks_for_a_line_soon(
+    monkeypatch: pytest.MonkeyPatch, said: str, stream: io.StringIO, answer: int | None
 ) -> None:
     for name in ("CI", "PHALANX_QUIET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PHALANX_PROGRESS", said)
-    assert wanted(stream) is answer
+    assert patience_ms(stream) == answer
 
 
 def test_a_wait_of_more_than_two_seconds_is_told(
@@ -129,7 +134,22 @@ def test_a_call_that_ends_within_two_seconds_is_watched_once_and_says_nothing(
     assert capsys.readouterr().err == ""
 
 
-def test_nobody_looking_means_one_watch_and_no_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nobody_looks_only_a_long_wait_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PHALANX_PROGRESS", raising=False)
+    plane = Watched([FULL, RUNNING, DONE])
+    assert runner_of(plane).await_end("c-1") == DONE
+    assert len(plane.bounds) == 1
+    assert capsys.readouterr().err == ""
+    plane = Watched([FULL], [FULL, RUNNING, DONE])
+    assert runner_of(plane).await_end("c-1") == DONE
+    assert "waiting: needs 8 GPUs" in capsys.readouterr().err
+
+
+def test_quiet_means_one_watch_and_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("PHALANX_PROGRESS", raising=False)
+    monkeypatch.setenv("PHALANX_QUIET", "1")
     plane = Watched([FULL, RUNNING, DONE])
     assert runner_of(plane).await_end("c-1") == DONE
     assert plane.bounds == [None]
