@@ -10,13 +10,20 @@ from types import ModuleType
 import pytest
 
 from phalanx import config
-from phalanx.cli.loading import apps_of, arguments, left_out, load_file
+from phalanx.cli.loading import apps_of, arguments, find_runnable, left_out, load_file
 from phalanx.cli.problem import problem_of
-from phalanx.core.errors import InvalidSpecError
+from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.function import Function
 
 Load = Callable[[str], ModuleType]
 PLAIN = "import phalanx\n@phalanx.gpu_function(gpus=2)\ndef hello(): ...\n"
 WITH_APP = PLAIN + "app = phalanx.App('shop')\n@app.function(gpus=1)\ndef sell(): ...\n"
+
+
+MIXED = (
+    WITH_APP + "def helper(): ...\ndef main(): ...\nclass Trainer: ...\nlimit = 0\n"
+    "@phalanx.gpu_function(gpus=1)\ndef tell(): ...\n"
+)
 
 
 def takes_a_value(value: int) -> int:
@@ -97,3 +104,51 @@ def test_a_folder_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.
     for ask in (config.resolve, lambda: load_file(Path("a.py"))):
         with pytest.raises(InvalidSpecError, match="the current folder has been deleted"):
             ask()
+
+
+@pytest.mark.parametrize("name", ["hello", "sell"])
+def test_a_gpu_function_is_found_by_its_name(load: Load, name: str) -> None:
+    found = find_runnable(load(MIXED), name)
+    assert isinstance(found, Function)
+    assert found.definition.name == name
+
+
+@pytest.mark.parametrize("name", ["", "main"])
+def test_the_files_main_needs_no_decorator(load: Load, name: str) -> None:
+    module = load(MIXED)
+    assert find_runnable(module, name) is vars(module)["main"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "hint"),
+    [
+        ("helper", "a function without a decorator", "put @phalanx.gpu_function above it"),
+        ("Trainer", "a class", "name one of "),
+        ("limit", "a value of type int", "name one of "),
+        ("phalanx", "a value of type module", "name one of "),
+    ],
+)
+def test_what_is_no_gpu_function_does_not_run(load: Load, name: str, kind: str, hint: str) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        find_runnable(load(MIXED), name)
+    problem = problem_of(caught.value)
+    assert problem.what == f"{name} in my_service.py is not a GPU function"
+    assert problem.why == f"it is {kind}; the file has hello, sell, tell"
+    assert problem.hint.startswith(hint)
+
+
+def test_a_name_that_the_file_lacks_is_answered_with_those_it_has_nearest_first(load: Load) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_runnable(load(MIXED), "tel")
+    problem = problem_of(caught.value)
+    assert problem.what == "my_service.py has no function 'tel'"
+    assert problem.hint.startswith("name one of tell, ")
+    assert {"hello", "sell"} <= set(problem.hint.replace(",", "").split())
+
+
+def test_a_file_without_gpu_functions_is_told_how_to_make_one(load: Load) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_runnable(load("x = 1\n"), "train")
+    problem = problem_of(caught.value)
+    assert problem.why == "the file has no GPU function"
+    assert problem.hint == "put @phalanx.gpu_function above a function of the file"

@@ -8,7 +8,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,9 @@ from phalanx.core.errors import InvalidSpecError, NotFoundError, PhalanxError
 from phalanx.function import Function
 
 Runnable = Function[..., Any] | Callable[..., Any]
+MAIN = "main"
+"""The one plain function that runs: it runs here."""
+_DECORATOR = "@phalanx.gpu_function"
 
 
 def load_file(path: Path) -> ModuleType:
@@ -65,24 +69,47 @@ def _imported(path: Path) -> ModuleType:
 
 
 def find_runnable(module: ModuleType, name: str) -> Runnable:
-    """Returns the named function; without a name the file's ``main``, else its only GPU function.
+    """Returns the named GPU function; without a name, or by that of ``main``, the file's ``main``, else its only one.
 
-    Raises NotFoundError naming what there is.
+    Raises NotFoundError or InvalidSpecError naming what there is.
     """
     functions = functions_of(module)
-    if name:
-        found = getattr(module, name, None) or next((f for n, f in functions.items() if n == name), None)
-        if found is None or not callable(found):
-            raise NotFoundError(f"{module.__name__} has no function {name!r}: it has {_names(functions)}")
-        return found
-    main = getattr(module, "main", None)
-    if inspect.isfunction(main):
+    main = getattr(module, MAIN, None)
+    if inspect.isfunction(main) and name in ("", MAIN):
         return main
+    if name:
+        return _named(module, name, functions)
     if len(functions) == 1:
         return next(iter(functions.values()))
     raise InvalidSpecError(
         f"which function of {module.__name__}: it has {_names(functions)}", hint="gpuctl run FILE::FUNCTION"
     )
+
+
+def _named(module: ModuleType, name: str, functions: dict[str, Function[..., Any]]) -> Function[..., Any]:
+    file = Path(module.__file__ or module.__name__).name
+    has = f"the file has {_names(functions)}"
+    if not hasattr(module, name):
+        raise NotFoundError(f"{file} has no function {name!r}\n{has}", hint=_instead(name, functions))
+    found = getattr(module, name)
+    if isinstance(found, Function):
+        return found
+    plain = inspect.isfunction(found)
+    kind = "a function without a decorator" if plain else "a class" if inspect.isclass(found) else _kind_of(found)
+    hint = f"put {_DECORATOR} above it" if plain else _instead(name, functions)
+    raise InvalidSpecError(f"{name} in {file} is not a GPU function\nit is {kind}; {has}", hint=hint)
+
+
+def _kind_of(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def _instead(name: str, functions: Iterable[str]) -> str:
+    """The functions that could have been meant, the nearest first."""
+    names = sorted(functions, key=lambda known: -SequenceMatcher(None, name, known).ratio())
+    if not names:
+        return f"put {_DECORATOR} above a function of the file"
+    return f"name {names[0]} instead" if len(names) == 1 else f"name one of {', '.join(names)}"
 
 
 def functions_of(module: ModuleType) -> dict[str, Function[..., Any]]:
