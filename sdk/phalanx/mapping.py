@@ -36,9 +36,10 @@ _LOOK_S = 0.25
 class _Item:
     """One input under way, directly or on a thread. ``done`` is for the latter."""
 
-    __slots__ = ("done", "error", "flight", "held", "packed", "raw_id", "stop", "value")
+    __slots__ = ("done", "error", "flight", "held", "number", "packed", "raw_id", "stop", "value")
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: Packed, number: int) -> None:
+        self.number = number
         self.raw_id = new_raw_id()
         self.packed = packed
         self.flight: Flight | None = None
@@ -64,6 +65,7 @@ class Mapper:
         self._packed = packed
         self._window = window
         self._return_exceptions = return_exceptions
+        self._taken = 0
         self._prepared: tuple[Runner, Target] | None = None
         self._under_way: dict[_Item, None] = {}
         self._finished: queue.SimpleQueue[_Item] | None = None
@@ -112,7 +114,8 @@ class Mapper:
             packed = next(self._packed, None)
             if packed is None:
                 break
-            item = _Item(packed)
+            item = _Item(packed, self._taken)
+            self._taken += 1
             self._under_way[item] = None
             self._durable.append(item)
             items.append(item)
@@ -230,6 +233,7 @@ class Mapper:
     def _outcome(self, item: _Item) -> Any:
         if item.error is None:
             return item.value
+        item.error.add_note(f"this was input {item.number} of the map, counted from 0")
         if self._return_exceptions and isinstance(item.error, Exception):
             return item.error
         raise item.error

@@ -269,8 +269,9 @@ def test_an_error_of_the_inputs_reaches_the_caller() -> None:
 
 
 def test_a_failed_input_is_raised_or_yielded() -> None:
-    with pytest.raises(ValueError, match="bad"):
+    with pytest.raises(ValueError, match="bad") as caught:
         list(fail.map(["bad"]))
+    assert any("input 0 of the map" in note for note in caught.value.__notes__)
     got = list(fail.map(["a", "b"], return_exceptions=True))
     assert [str(e) for e in got] == ["a", "b"]
 
