@@ -40,6 +40,15 @@ def run(
     show_result(screen, attach(call))
 
 
+def file_exists(ctx: click.Context, param: click.Parameter, target: str) -> str:
+    """Returns ``target`` as it is. Raises BadParameter, as for every FILE, where there is no such file."""
+    try:
+        click.Path(exists=True, dir_okay=False).convert(target.partition("::")[0], param, ctx)
+    except click.BadParameter as e:
+        raise click.BadParameter(e.message, ctx, param, param_hint="'FILE'") from e
+    return target
+
+
 def show_result(screen: Screen, value: Any) -> None:
     """The value, as JSON where it can be JSON, else by its repr; a None is not worth a line."""
     if screen.look.json:
@@ -71,7 +80,7 @@ command = Command(
     help="Run a GPU function of a file on a gang and watch it: placement, why it waits, ranks, live logs, cost. "
     "Without ::function the file's main() runs here, else its only GPU function. Ctrl-C detaches; twice cancels.",
     params=[
-        click.Argument(["target"], metavar="FILE[::FUNCTION]"),
+        click.Argument(["target"], metavar="FILE[::FUNCTION]", callback=file_exists),
         click.Option(["--arg", "args"], multiple=True, metavar="NAME=VALUE", help="An argument; may be repeated."),
         click.Option(["--rank", "ranks"], type=int, multiple=True, help="Show this rank's output only."),
         click.Option(["--cancel-on-interrupt", "cancel"], is_flag=True, help="The first Ctrl-C cancels the call."),

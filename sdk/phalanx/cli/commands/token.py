@@ -7,7 +7,7 @@ import click
 from phalanx.cli import text
 from phalanx.cli.options import Command, Session
 from phalanx.core.clock import SystemClock
-from phalanx.core.errors import InvalidSpecError
+from phalanx.core.errors import InvalidSpecError, NotFoundError
 
 COLUMNS = ("TOKEN", "WORKSPACE", "USER", "ROLE", "CREATED", "EXPIRES")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -27,9 +27,12 @@ def create(session: Session, user: str, workspace: str, role: str, lifetime: str
 
 
 def revoke(session: Session, token_id: str) -> None:
-    """Ends a token within five seconds."""
+    """Ends a token within five seconds. Raises NotFoundError."""
     screen = session.screen()
-    session.client().revoke_token(token_id)
+    try:
+        session.client().revoke_token(token_id)
+    except NotFoundError as e:
+        raise NotFoundError(str(e), hint="gpuctl token list") from e
     if screen.look.json:
         screen.emit({"revoked": token_id})
     else:
