@@ -6,6 +6,7 @@ import click
 
 from phalanx.cli.exits import Exit, exit_of_state
 from phalanx.cli.options import Command, Session
+from phalanx.cli.render import Screen
 from phalanx.cli.target import full_id
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
@@ -18,16 +19,25 @@ def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
     code = Exit.OK
     for text in calls:
         call_id = full_id(client, text)
+        before = client.get_call(call_id)
         view = client.cancel(call_id)
         if wait and not CallState(view.state).terminal:
             view = _until_ended(list(client.watch(call_id)), view)
         if screen.look.json:
             screen.emit(view)
         else:
-            screen.note(f"{screen.state(view.state)}  {call_id}  {view.function}")
+            screen.note(f"{_outcome(screen, before, view)}  {call_id}  {view.function}")
         if wait and view.state != CallState.CANCELLED:
             code = exit_of_state(view.state)
     return code
+
+
+def _outcome(screen: Screen, before: CallView, view: CallView) -> str:
+    """The state; of a call that cancelling came too late for, that it was so: a bare "succeeded" would mislead."""
+    state = CallState(view.state)
+    if CallState(before.state).terminal or (state.terminal and state != CallState.CANCELLED):
+        return f"had ended already: {view.state}"
+    return screen.state(view.state)
 
 
 def _until_ended(views: list[CallView], first: CallView) -> CallView:
