@@ -55,5 +55,6 @@ def test_what_is_no_time_is_answered_with_forms_that_are(words: str) -> None:
         since_ms(words)
     problem = problem_of(caught.value)
     assert problem.what == f"--since {words!r} is not a time"
+    assert problem.why == "it is neither a number with s, m, h or d, nor a date"
     assert problem.hint == "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
     assert [since_ms(form) > 0 for form in ("10m", "2h", "2026-11-30T12:00")] == [True] * 3

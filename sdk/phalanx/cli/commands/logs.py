@@ -107,7 +107,9 @@ def since_ms(words: str) -> int:
         return round(datetime.fromisoformat(words).timestamp() * 1000)
     except (ValueError, OverflowError, OSError) as e:
         hint = "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
-        raise InvalidSpecError(f"--since {words!r} is not a time", hint=hint) from e
+        raise InvalidSpecError(
+            f"--since {words!r} is not a time\nit is neither a number with s, m, h or d, nor a date", hint=hint
+        ) from e
 
 
 command = Command(
