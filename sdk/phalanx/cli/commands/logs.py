@@ -106,10 +106,9 @@ def since_ms(words: str) -> int:
     try:
         return round(datetime.fromisoformat(words).timestamp() * 1000)
     except (ValueError, OverflowError, OSError) as e:
+        why = "it is neither a number with s, m, h or d, nor a date"
         hint = "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
-        raise InvalidSpecError(
-            f"--since {words!r} is not a time\nit is neither a number with s, m, h or d, nor a date", hint=hint
-        ) from e
+        raise InvalidSpecError(f"--since {words!r} is not a time\n{why}", hint=hint) from e
 
 
 command = Command(
