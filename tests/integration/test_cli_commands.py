@@ -124,7 +124,7 @@ def test_the_users_exception_is_shown_with_its_own_frames(cluster: Cluster) -> N
         (("run", "shop.py::huge"), 5),
         (("run", "shop.py::slow"), 124),
         (("run", "shop.py::nothing"), 3),
-        (("run", "nowhere.py"), 3),
+        (("run", "nowhere.py"), 2),
         (("run", "shop.py"), 2),
         (("run", "shop.py::add"), 2),
         (("run", "shop.py::add", "--arg", "c=1"), 2),

@@ -43,7 +43,7 @@ export function Banner() {
   if (status === "signed_out") {
     return (
       <p class="banner" role="alert">
-        You are signed out. Run <code>gpuctl status</code> for a new login link.
+        You are signed out. Run <code>gpuctl open</code> for a new login link.
       </p>
     );
   }
