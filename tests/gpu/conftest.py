@@ -25,6 +25,14 @@ class FakeMachine:
         """Each line: ``uuid model total_mib used_mib pids state``."""
         self.path.write_text("\n".join(lines) + "\n")
 
+    def connect(self, *lines: str) -> None:
+        """What connects the GPUs; the lines are those of the fake library's second file."""
+        self.links.write_text("\n".join(lines) + "\n")
+
+    @property
+    def links(self) -> Path:
+        return self.path.with_name("links.txt")
+
 
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,6 +56,7 @@ def fake_machine(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     machine = FakeMachine(tmp_path / "gpus.txt")
     machine.describe()
     monkeypatch.setenv("PHALANX_FAKE_NVML", str(machine.path))
+    monkeypatch.setenv("PHALANX_FAKE_NVML_LINKS", str(machine.links))
     return machine
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML. The only file that imports pynvml.
+"""NVIDIA GPUs through NVML: what there is and what occupies it. What connects them, `links.py` asks.
 
 Every field is asked for by itself: what a driver does not answer is left at its default, and a GPU that answers
 nothing is DOWN with the driver's word for it. Nothing here touches CUDA.
@@ -14,6 +14,7 @@ import pynvml
 from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import NodeTopology
+from phalanx_agent.discovery.links import read_topology
 from phalanx_agent.discovery.source import GpuUse
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class NvmlGpus:
         return tuple(self._describe(index) for index in range(max(count, len(self._known))))
 
     def topology(self) -> NodeTopology | None:
-        return None
+        return read_topology(self.gpus())
 
     def use(self, uuid: str) -> GpuUse:
         try:
