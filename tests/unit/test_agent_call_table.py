@@ -79,3 +79,13 @@ def test_a_torn_line_of_the_journal_is_ignored(tmp_path: Path) -> None:
 def test_without_a_path_nothing_is_written() -> None:
     CallJournal(None).opened(record(1))
     assert open_calls(None) == []
+
+
+def test_a_journal_whose_folder_has_gone_or_whose_disk_is_full_ends_nobody(tmp_path: Path) -> None:
+    """A gang's folder goes when its end is stored; the acknowledgement of its last call may come later."""
+    gone = CallJournal(tmp_path / "gone" / "calls.jsonl")
+    gone.closed(record(1))
+    full = CallJournal(Path("/dev/full"))
+    full.opened(record(2))
+    full.opened(record(3))
+    assert open_calls(tmp_path / "gone" / "calls.jsonl") == []

@@ -1,16 +1,20 @@
 """A gang's logged calls on disk, so that a restarted agent knows whose outcomes its keeper holds.
 
 One JSON line per call that the control plane knows, and one when its outcome is acknowledged. It guards against the
-end of the agent, not of the machine: nothing is fsynced. A torn last line is ignored.
+end of the agent, not of the machine: nothing is fsynced. A torn last line is ignored. Where the disk does not take a
+line, or the gang's folder has gone with the gang, the agent goes on without it: a second loss would have to follow.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import IO, Any
 
 from phalanx_agent.dataplane.calls import CallRecord, Origin, Step
+
+log = logging.getLogger(__name__)
 
 
 class CallJournal:
@@ -45,9 +49,12 @@ class CallJournal:
     def _write(self, line: dict[str, Any]) -> None:
         if self._path is None:
             return
-        if self._file is None:
-            self._file = self._path.open("a", buffering=1)
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        try:
+            if self._file is None:
+                self._file = self._path.open("a", buffering=1)
+            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        except OSError as e:
+            log.warning("a call was not noted on disk", extra={"journal": str(self._path), "reason": str(e)})
 
 
 def open_calls(path: Path | None) -> list[CallRecord]:
