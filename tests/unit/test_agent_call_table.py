@@ -88,4 +88,5 @@ def test_a_journal_whose_folder_has_gone_or_whose_disk_is_full_ends_nobody(tmp_p
     full = CallJournal(Path("/dev/full"))
     full.opened(record(2))
     full.opened(record(3))
+    full.close()
     assert open_calls(tmp_path / "gone" / "calls.jsonl") == []

@@ -7,6 +7,7 @@ line, or the gang's folder has gone with the gang, the agent goes on without it:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -43,7 +44,8 @@ class CallJournal:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what it still held does not fit either
+                self._file.close()
             self._file = None
 
     def _write(self, line: dict[str, Any]) -> None:
