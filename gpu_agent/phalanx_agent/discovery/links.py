@@ -17,6 +17,7 @@ from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import Gpu, Health, Link, NodeTopology
 from phalanx.core.topology.node import Path as Crossing
+from phalanx_agent.discovery.answers import ask, text
 
 T = TypeVar("T")
 
@@ -57,14 +58,14 @@ def read_topology(gpus: Sequence[GpuInfo], *, sysfs: Path = Path("/sys")) -> Nod
         gpus=tuple(each.gpu for each in found),
         links=tuple(tuple(_link(one, other) for other in found) for one in found),
         pcie_gen=min(gens, default=None),
-        driver=_text(_ask(pynvml.nvmlSystemGetDriverVersion, "")),
+        driver=text(ask(pynvml.nvmlSystemGetDriverVersion, "")),
         sources=(("links", "nvml"), ("numa", "sysfs")),
         notes=(_NOT_LOOKED_AT,),
     )
 
 
 def _look(info: GpuInfo, sysfs: Path) -> _Found:
-    handle = None if info.state is GpuState.DOWN else _ask(lambda: pynvml.nvmlDeviceGetHandleByUUID(info.uuid), None)
+    handle = None if info.state is GpuState.DOWN else ask(lambda: pynvml.nvmlDeviceGetHandleByUUID(info.uuid), None)
     if handle is None:
         reason = info.reason or "it does not answer"
         return _Found(None, Gpu(uuid=info.uuid, index=info.index, health=Health.LOST, reason=reason), None)
@@ -100,16 +101,16 @@ def _nvlinks(handle: Any) -> _Nvlinks | None:
     active, switched, to = 0, 0, dict[str, int]()
     total = 0
     while total < _MOST_LINKS:
-        state = _ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkState(handle, link), None)
+        state = ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkState(handle, link), None)
         if state is None:
             break
         if state:
             active += 1
-            kind = _ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), None)
+            kind = ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), None)
             if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched += 1
             else:
-                peer = _address(_ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link), None))
+                peer = _address(ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link), None))
                 to[peer] = to.get(peer, 0) + 1
         total += 1
     return _Nvlinks(active, total, switched, to)
@@ -118,7 +119,7 @@ def _nvlinks(handle: Any) -> _Nvlinks | None:
 def _link(one: _Found, other: _Found) -> Link:
     if one is other or one.handle is None or other.handle is None:
         return Link()
-    level = _ask(lambda: pynvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle), None)
+    level = ask(lambda: pynvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle), None)
     nvlinks, switched = _between(one, other)
     return Link(nvlinks=nvlinks, path=None if level is None else _CROSSINGS.get(level), switched=switched)
 
@@ -135,8 +136,8 @@ def _between(one: _Found, other: _Found) -> tuple[int | None, bool | None]:
 
 
 def _numa(sysfs: Path, pci: str) -> tuple[int, ...] | None:
-    text = _read(sysfs, pci, "numa_node")
-    return (int(text),) if text.isdecimal() else None
+    node = _read(sysfs, pci, "numa_node")
+    return (int(node),) if node.isdecimal() else None
 
 
 def _read(sysfs: Path, pci: str, name: str) -> str:
@@ -150,20 +151,9 @@ def _address(pci: Any) -> str:
     """Writes ``00000000:3B:00.0`` as the kernel does: ``0000:3b:00.0``."""
     if pci is None:
         return ""
-    domain, _, rest = _text(pci.busId).lower().partition(":")
+    domain, _, rest = text(pci.busId).lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""
 
 
 def _of(handle: Any, question: Callable[[Any], T]) -> T | None:
-    return None if handle is None else _ask(lambda: question(handle), None)
-
-
-def _ask(question: Callable[[], T], default: T) -> T:
-    try:
-        return question()
-    except pynvml.NVMLError:
-        return default
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return None if handle is None else ask(lambda: question(handle), None)

@@ -6,18 +6,16 @@ nothing is DOWN with the driver's word for it. Nothing here touches CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
 
 from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import NodeTopology
+from phalanx_agent.discovery.answers import ask, text
 from phalanx_agent.discovery.links import read_topology
 from phalanx_agent.discovery.source import GpuUse
-
-T = TypeVar("T")
 
 
 class NvmlGpus:
@@ -33,7 +31,7 @@ class NvmlGpus:
         self._known: dict[int, GpuInfo] = {}
 
     def gpus(self) -> tuple[GpuInfo, ...]:
-        count = _ask(pynvml.nvmlDeviceGetCount, len(self._known))
+        count = ask(pynvml.nvmlDeviceGetCount, len(self._known))
         return tuple(self._describe(index) for index in range(max(count, len(self._known))))
 
     def topology(self) -> NodeTopology | None:
@@ -45,7 +43,7 @@ class NvmlGpus:
             processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except pynvml.NVMLError as e:
             raise OSError(f"GPU {uuid} does not answer: {e}") from e
-        memory: Any = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        memory: Any = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
         used = None if memory is None else int(memory.used)
         return GpuUse(memory_bytes=used, pids=frozenset(int(p.pid) for p in processes))
 
@@ -53,7 +51,7 @@ class NvmlGpus:
         """Returns what is known of one GPU; a lost one keeps the identity that it had."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+            uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as e:
             known = self._known.get(index, GpuInfo(uuid=f"unknown-{index}", index=index))
             return GpuInfo(
@@ -64,23 +62,12 @@ class NvmlGpus:
                 state=GpuState.DOWN,
                 reason=f"NVML: {e}",
             )
-        memory: Any = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        memory: Any = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
         info = GpuInfo(
             uuid=uuid,
             index=index,
-            model=_text(_ask(lambda: pynvml.nvmlDeviceGetName(handle), "")),
+            model=text(ask(lambda: pynvml.nvmlDeviceGetName(handle), "")),
             memory_bytes=0 if memory is None else int(memory.total),
         )
         self._known[index] = info
         return info
-
-
-def _ask(question: Callable[[], T], default: T) -> T:
-    try:
-        return question()
-    except pynvml.NVMLError:
-        return default
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
