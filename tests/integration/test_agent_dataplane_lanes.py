@@ -8,7 +8,7 @@ from phalanx.core.frames import LANE_BITS, MAX_LANES, Frame, Kind
 from phalanx_agent.dataplane.facts import PeerSpec
 from tests.support.fake_keeper import FakeKeeper, hold
 from tests.support.frame_client import FrameClient
-from tests.support.plane import TestPlane, new_call
+from tests.support.plane import GANG, KEY, TestPlane, new_call
 from tests.support.wait import wait_until
 
 
@@ -74,6 +74,16 @@ def test_a_client_that_goes_takes_its_lane_along(plane: TestPlane) -> None:
         (opened,) = keeper.wait_for(Kind.LANE)
     closed = keeper.wait_for(Kind.LANE, 2)[1]
     assert (closed.lane, closed.fds) == (opened.lane, [])
+
+
+def test_a_client_that_says_hello_again_has_one_lane(plane: TestPlane) -> None:
+    keeper = plane.open(answer=hold)
+    with plane.client(lane=True) as client:
+        for _ in range(MAX_LANES + 1):
+            assert client.lane is not None
+            client.lane.close()
+            assert client.hello(KEY, lane=True, gang_id=GANG, node_id="n0").kind is Kind.WELCOME
+        assert call_of(keeper, client).lane != 0
 
 
 def test_clients_beyond_the_last_lane_are_served_without(plane: TestPlane) -> None:

@@ -155,6 +155,8 @@ class Client:
         if peer:
             self._welcome_peer(gang, int(frame.meta["fence"]))
         else:
+            if self._lead is not None:
+                self._lead.lanes.close(self.lane)  # it says HELLO again
             self._welcome_client(gang)
             self.lane = self._lead.lanes.open(frame.fds) if self._lead is not None and frame.fds else 0
 
