@@ -18,26 +18,15 @@ from typing import Any
 import numpy as np
 
 import phalanx
+from benchmarks.gang_program import gang_function
 from benchmarks.peers.client import HERE, PeerProcess
 from benchmarks.report import Row, machine, table, write
 from phalanx.embedded import running
 
 ARRAY_MB = 100
+QUIET = 0.85
+"""The part of all processors that is idle on a machine that does nothing else; Ray's daemons take some."""
 GPUCTL = str(Path(sys.prefix) / "bin" / "gpuctl")
-
-
-def first_all_reduce() -> float:
-    import torch
-    import torch.distributed as dist
-
-    value = torch.ones(1)
-    dist.all_reduce(value)
-    return float(value.item())
-
-
-def gang_function(name: str) -> Any:
-    """A function of its own, so that its first call needs a gang of its own."""
-    return phalanx.gpu_function(gpus=4, name=name, scaledown_window=0.2)(first_all_reduce)
 
 
 @phalanx.gpu_function(gpus=1, scaledown_window=600)
@@ -54,6 +43,25 @@ def timed(run: Callable[[], Any], scale: float = 1.0) -> float:
     t = time.perf_counter()
     run()
     return (time.perf_counter() - t) * scale
+
+
+def settle() -> None:
+    """Waits until the machine is quiet: processes that the side before left to end are not this side's time."""
+    before = _processor_ticks()
+    for _ in range(40):
+        time.sleep(0.25)
+        now = _processor_ticks()
+        idle, passed = now[0] - before[0], now[1] - before[1]
+        before = now
+        if passed and idle / passed > QUIET:
+            return
+    print("the machine does not become quiet: figures are those of a busy machine", file=sys.stderr)
+
+
+def _processor_ticks() -> tuple[int, int]:
+    """Returns how long the processors have been idle, and all their time."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def wait_for_no_gang_of(gpus: int) -> None:
@@ -77,10 +85,14 @@ def measure_starts(ray: PeerProcess, rounds: int) -> list[Row]:
     script = str(HERE / "torch_ranks.py")
     for i in range(rounds + 1):
         function = gang_function(f"start-{os.getpid()}-{i}")
+        settle()
         ours.append(timed(lambda: check(function.remote(), 4.0)))  # noqa: B023
         wait_for_no_gang_of(4)
+        settle()
         torchrun.append(until_printed([torchrun_bin, "--nproc-per-node", "4", script]))
+        settle()
         multi.append(until_printed([sys.executable, script]))
+        settle()
         actors.append(float(ray.ask("gang")["s"]))
     name = "4-rank gloo gang, warm zygote: call → first all-reduce"
     return [
@@ -110,7 +122,9 @@ def measure_noop(ray: PeerProcess, rounds: int) -> Row:
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(rounds):
+        settle()
         ours += [timed(noop.remote, 1e6) for _ in range(300)]
+        settle()
         theirs += ray.ask("noop", n=300)["us"]
     return Row(
         name="warm no-op .remote()", unit="us", ours=ours, peer_name="Ray actor", peer=theirs, aim=0.5, kind="ratio"
@@ -121,7 +135,9 @@ def measure_map(ray: PeerProcess, rounds: int, n: int) -> Row:
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(rounds + 1):
+        settle()
         ours.append(timed(lambda: check(list(noop.map(range(n))), list(range(n)))))
+        settle()
         theirs.append(float(ray.ask("map", n=n)["s"]))
     return Row(
         name=f".map of {n:,} no-ops",
@@ -156,8 +172,10 @@ def measure_array(ray: PeerProcess, rounds: int) -> list[Row]:
     memcpy: list[float] = []
     theirs: list[float] = []
     for _ in range(rounds):
+        settle()
         ours += [timed(lambda: check(nbytes.remote(array), array.nbytes), 1e3) for _ in range(5)]
         memcpy += [timed(lambda: np.copyto(target, array), 1e3) for _ in range(5)]
+        settle()
         theirs += ray.ask("array", mb=ARRAY_MB, n=5)["ms"][1:]
     name = f"{ARRAY_MB} MB array argument, warm"
     return [
@@ -167,7 +185,7 @@ def measure_array(ray: PeerProcess, rounds: int) -> list[Row]:
 
 
 COLD_SCRIPT = """
-from benchmarks.foundation import gang_function
+from benchmarks.gang_program import gang_function
 assert gang_function("cold").remote() == 4.0
 """
 
@@ -180,8 +198,10 @@ def measure_cold(ray: PeerProcess, rounds: int) -> Row:
         env = {**os.environ, "PHALANX_HOME": home}
         for _ in range(rounds + 1):
             command = [sys.executable, "-c", COLD_SCRIPT]
+            settle()
             ours.append(timed(lambda: subprocess.run(command, env=env, check=True)))  # noqa: B023
             subprocess.run([GPUCTL, "down"], env=env, check=True, capture_output=True)
+            settle()
             theirs.append(float(ray.ask("cold")["s"]))
     return Row(
         name="nothing running → 4 ranks' first all-reduce",

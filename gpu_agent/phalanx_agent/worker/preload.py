@@ -13,6 +13,9 @@ import os
 _NEEDED_LATER = ("encodings.idna", "asyncio", "tempfile")
 """What ranks import while they start; an unprivileged one may not be able to read the interpreter's own files."""
 
+_NEEDED_BY_USER_MODULES = ("phalanx.function", "phalanx.app", "phalanx.environment")
+"""What every module with a decorated function makes a rank import again: once here, not once per rank."""
+
 
 def threads() -> int:
     """Returns how many threads this process has."""
@@ -26,7 +29,7 @@ def preload(modules: tuple[str, ...], *, with_torch: bool) -> None:
         torch.set_num_threads(1)
         importlib.import_module("torch.distributed")
         importlib.import_module("torch.distributed.distributed_c10d")
-    for name in ("phalanx_agent.worker.main", *_NEEDED_LATER):
+    for name in ("phalanx_agent.worker.main", *_NEEDED_LATER, *_NEEDED_BY_USER_MODULES):
         importlib.import_module(name)
     for module in modules:
         importlib.import_module(module)
