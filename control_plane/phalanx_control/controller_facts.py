@@ -64,11 +64,11 @@ class Facts:
         node.heard_ms, node.heard_wall_ms = self._attentive_ms(), self._clock.wall_ms()
 
     def note_report(self, node_id: str, report: Report) -> bool:
-        """Keeps the report; True when what it says of the GPUs differs from the last one."""
+        """Keeps the report; True when what it says of the GPUs differs from the last one or depends on others."""
         self.heard(node_id)
         node = self._nodes[node_id]
         node.gangs = {g.gang_id: g for g in report.gangs}
-        changed = report.gpus != node.gpus
+        changed = report.gpus != node.gpus or bool(report.topology) or any(gpu.cordon for gpu in report.gpus)
         node.gpus = report.gpus
         return changed
 

@@ -3,9 +3,14 @@
 Silence proves nothing: an agent ends a gang only after the function's ``disconnect_grace``, so a gang is written off
 8 s after that, and never by a leader that has led for less than one grace. A boot id that changed, or an agent that
 says what it holds, is proof.
+
+What a GPU reported of its own hardware cordons it; but never more than a fifth of a pool without a person: a driver
+that cries wolf must not empty it. GPUs that are dirty, lost or a stranger's are marked whatever their number.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from phalanx.core.errors import AuthError
 from phalanx.core.messages import ErrorInfo, GangFacts, GpuInfo, Hello, Report
@@ -20,6 +25,8 @@ SUSPECT_AFTER_MS = 6_000
 WRITE_OFF_MARGIN_MS = 8_000
 NEW_LEADER_SLACK_MS = 1_000
 EMPTY_NODE_GRACE_MS = 10_000
+CORDONED_PER_MILLE = 200
+"""Of a pool's GPUs, without a person; one is always allowed."""
 _MARKED = frozenset({GpuState.QUARANTINED, GpuState.EXTERNAL, GpuState.DOWN})
 _SILENT = frozenset({NodeState.SUSPECT, NodeState.LOST})
 
@@ -41,10 +48,12 @@ def hello(draft: Draft, node_id: str, message: Hello) -> None:
 
 
 def report(draft: Draft, node_id: str, message: Report) -> None:
-    """The node lives. GPUs that became unusable, or usable again, are marked."""
+    """The node lives. GPUs that became unusable, or usable again, are marked; a changed topology is written down."""
     node = draft.state.nodes.get(node_id)
     if node is None:
         return
+    if message.topology and message.topology != node.info.topology:
+        draft.add(events.NodeJoined(info=replace(node.info, topology=message.topology)))
     if node.state is NodeState.LOST:
         _is_back(draft, node_id)
         _compare_gangs(draft, node_id, message.gangs, rebooted=False)
@@ -66,11 +75,22 @@ def _is_back(draft: Draft, node_id: str) -> None:
 def _mark_gpus(draft: Draft, node_id: str, gpus: tuple[GpuInfo, ...]) -> None:
     for gpu in gpus:
         mark = draft.state.nodes[node_id].marks.get(gpu.uuid)
-        if gpu.state in _MARKED:
-            if mark is None or (mark.state, mark.reason) != (gpu.state, gpu.reason):
-                draft.add(events.GpuMarked(node_id=node_id, gpu=gpu.uuid, state=gpu.state, reason=gpu.reason))
-        elif mark is not None:
-            draft.add(events.GpuMarked(node_id=node_id, gpu=gpu.uuid, state=GpuState.FREE))
+        if gpu.state not in _MARKED:
+            if mark is not None:
+                draft.add(events.GpuMarked(node_id=node_id, gpu=gpu.uuid, state=GpuState.FREE))
+        elif mark is None and gpu.cordon and not _may_cordon(draft, node_id):
+            continue
+        elif mark is None or (mark.state, mark.reason) != (gpu.state, gpu.reason):
+            draft.add(events.GpuMarked(node_id=node_id, gpu=gpu.uuid, state=gpu.state, reason=gpu.reason))
+
+
+def _may_cordon(draft: Draft, node_id: str) -> bool:
+    """Says whether the pool bears one more quarantined GPU."""
+    pool = draft.state.nodes[node_id].info.pool
+    members = [node for node in draft.state.nodes.values() if node.info.pool == pool]
+    total = sum(len(node.info.gpus) for node in members)
+    out = sum(mark.state is GpuState.QUARANTINED for node in members for mark in node.marks.values())
+    return out < max(1, total * CORDONED_PER_MILLE // 1000)
 
 
 def _compare_gangs(draft: Draft, node_id: str, held: tuple[GangFacts, ...], *, rebooted: bool) -> None:

@@ -289,12 +289,14 @@ class Hello(_message.Message):
     def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., gangs: _Optional[_Iterable[_Union[GangFacts, _Mapping]]] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("gangs", "gpus")
+    __slots__ = ("gangs", "gpus", "topology")
     GANGS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     gangs: _containers.RepeatedCompositeFieldContainer[GangFacts]
     gpus: _containers.RepeatedCompositeFieldContainer[_common_pb2.GpuInfo]
-    def __init__(self, gangs: _Optional[_Iterable[_Union[GangFacts, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ...) -> None: ...
+    topology: str
+    def __init__(self, gangs: _Optional[_Iterable[_Union[GangFacts, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ..., topology: _Optional[str] = ...) -> None: ...
 
 class DirectReport(_message.Message):
     __slots__ = ("calls",)

@@ -144,7 +144,7 @@ class ErrorInfo(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., type_name: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., rank: _Optional[int] = ..., node_id: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., pickled: _Optional[bytes] = ..., ranks: _Optional[_Iterable[_Union[RankFailure, _Mapping]]] = ...) -> None: ...
 
 class GpuInfo(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "state", "reason")
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "state", "reason", "cordon")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class GpuInfo(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CORDON_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
@@ -159,7 +160,8 @@ class GpuInfo(_message.Message):
     simulated: bool
     state: str
     reason: str
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: bool = ..., state: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    cordon: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: bool = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., cordon: bool = ...) -> None: ...
 
 class BlobChunk(_message.Message):
     __slots__ = ("name", "data")

@@ -62,6 +62,8 @@ class GpuInfo:
     simulated: bool = False
     state: GpuState = GpuState.FREE
     reason: str = ""
+    cordon: bool = False
+    """QUARANTINED for what the hardware reported, of which a pool bears only so much; without, the state is a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,8 @@ class Report:
 
     gangs: tuple[GangFacts, ...] = ()
     gpus: tuple[GpuInfo, ...] = ()
+    topology: str = ""
+    """As in NodeInfo, for some seconds after it has changed; empty: as told before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ export interface GpuInfo {
   readonly simulated: boolean;
   readonly state: string;
   readonly reason: string;
+  readonly cordon: boolean;
 }
 export const noGpuInfo: GpuInfo = {
   uuid: "",
@@ -17,6 +18,7 @@ export const noGpuInfo: GpuInfo = {
   simulated: false,
   state: "free",
   reason: "",
+  cordon: false,
 };
 
 export interface GpuView {
