@@ -37,6 +37,8 @@ class GangConfig:
     bundle_dir: str
     checkpoint_dir: str
     rank_user: str = ""
+    equipment: str = ""
+    """What the ranks get, as `phalanx.core.topology.equipment` writes it."""
 
     @property
     def member(self) -> Member:

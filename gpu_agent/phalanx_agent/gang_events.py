@@ -32,6 +32,14 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Equipped:
+    """What the ranks get is decided, as `phalanx.core.topology.equipment` writes it."""
+
+    gang_id: str
+    equipment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """The keeper runs and the data plane holds it, or ``error`` says why not."""
 
@@ -79,6 +87,7 @@ Event = (
     | Offer
     | CancelCall
     | Prepared
+    | Equipped
     | Launched
     | KeeperAttached
     | RankSaid

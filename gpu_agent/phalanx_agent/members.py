@@ -28,6 +28,7 @@ from phalanx_agent.code import CodeStore
 from phalanx_agent.dataplane.facts import GangSpec, PeerSpec
 from phalanx_agent.dataplane.server import DataPlane
 from phalanx_agent.discovery.watch import GpuWatch
+from phalanx_agent.equipping import Equipper
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.launcher import BuildError, Launcher, StartError
 from phalanx_agent.supervisor import Supervisor
@@ -73,6 +74,7 @@ class Members:
     def __init__(self, tools: Tools, tell: Callable[[ev.Event], None]) -> None:
         self._tools = tools
         self._tell = tell
+        self._equipper = Equipper(tools.run_dir)
         self._ready: dict[str, Ready] = {}
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._owed: dict[str, set[asyncio.Task[None]]] = {}
@@ -201,6 +203,8 @@ class Members:
 
     async def _launch_prepared(self, effect: ev.LaunchGang, ready: Ready) -> None:
         config = self.config(effect.prepare, ready, effect.rendezvous)
+        config = await asyncio.to_thread(self._equipper.equip, config, self._tools.gpus.topology)
+        self._tell(ev.Equipped(gang_id=config.gang_id, equipment=config.equipment))
         fd = ready.listener.fileno() if ready.listener is not None else None
         pid = await self._tools.launcher.start_gang(config, listen_fd=fd)
         self.keeper_pids[config.gang_id] = pid

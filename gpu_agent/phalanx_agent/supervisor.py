@@ -32,6 +32,7 @@ from phalanx.core.messages import (
     Stop,
 )
 from phalanx.core.states import Cause, Phase
+from phalanx.core.topology.equipment import shown_text
 from phalanx_agent import gang_events as ev
 from phalanx_agent.dataplane.facts import KeeperAttached, KeeperEnded, KeeperStuck, RankSaid
 
@@ -70,6 +71,7 @@ class Lease:
     waits_for: set[str] = field(default_factory=set[str])
     pids: tuple[int, ...] = ()
     backend: str = ""
+    equipment: str = ""
     clean: bool = True
     error: ErrorInfo = field(default_factory=ErrorInfo)
 
@@ -103,6 +105,7 @@ class Supervisor:
             Offer: self._offer,
             CancelCall: self._cancel_call,
             ev.Prepared: self._prepared,
+            ev.Equipped: self._equipped,
             ev.Launched: self._launched,
             KeeperAttached: self._attached,
             RankSaid: self._rank_said,
@@ -283,6 +286,12 @@ class Supervisor:
         lease.rendezvous = event.rendezvous
         return [ev.Say(message=_said_prepared(lease))]
 
+    def _equipped(self, event: ev.Equipped, _now_ms: int) -> Effects:
+        lease = self.leases.get(event.gang_id)
+        if lease is not None:
+            lease.equipment = shown_text(event.equipment)
+        return []
+
     def _launched(self, event: ev.Launched, now_ms: int) -> Effects:
         lease = self.leases.get(event.gang_id)
         if lease is None or lease.state in _OVER:
@@ -394,6 +403,7 @@ class Supervisor:
             placement=config.placement,
         )
         lease = Lease(prepare, LeaseState.STARTING, since_ms=now_ms, rendezvous=config.rendezvous, launched=True)
+        lease.equipment = shown_text(config.equipment)
         self.leases[config.gang_id] = lease
         if event.alive:
             return []
@@ -440,7 +450,13 @@ def _said_prepared(lease: Lease) -> MemberPrepared:
 
 
 def _said_ready(lease: Lease) -> MemberReady:
-    return MemberReady(gang_id=lease.gang_id, fence=lease.fence, pids=lease.pids, backend=lease.backend)
+    return MemberReady(
+        gang_id=lease.gang_id,
+        fence=lease.fence,
+        pids=lease.pids,
+        backend=lease.backend,
+        equipment=lease.equipment,
+    )
 
 
 def _never_here(message: Start) -> MemberEnded:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.ids import id_text
+
+if TYPE_CHECKING:
+    from phalanx.core.topology.node import NodeTopology
 
 MAX_STEP = 1 << 53
 """What JSON readers everywhere can hold."""
@@ -23,6 +27,10 @@ def _never() -> bool:
 
 def _ignore(step: int, total: int) -> None:
     del step, total
+
+
+def _unknown() -> NodeTopology | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +54,17 @@ class Context:
     checkpoint_dir: str = ""
     stop_requested: Callable[[], bool] = field(default=_never, repr=False)
     report_progress: Callable[[int, int], None] = field(default=_ignore, repr=False)
+    read_topology: Callable[[], NodeTopology | None] = field(default=_unknown, repr=False)
 
     @property
     def call_id(self) -> str:
         """The running call's id; empty outside a gang."""
         return id_text("c", self.raw_call_id) if self.raw_call_id else ""
+
+    @property
+    def topology(self) -> NodeTopology | None:
+        """This node's topology with the gang's GPUs alone, in rank order; None where it is not known."""
+        return self.read_topology()
 
     def should_stop(self) -> bool:
         """True once the gang was asked to end: save and return within the function's ``grace``."""

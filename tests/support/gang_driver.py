@@ -20,6 +20,7 @@ from phalanx.core.messages import Member
 from phalanx.core.serialization import pack, unpack
 from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources
 from phalanx.loader import dump_callable
+from phalanx_agent.equipping import Equipper
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.channel import receive_some
 from phalanx_agent.launcher import Launcher
@@ -164,6 +165,7 @@ class Gangs:
         self.run_dir = run_dir
         self._runner = asyncio.Runner()
         self.launcher = Launcher(run_dir, **options)
+        self.equipper = Equipper(run_dir)
         self.keepers: list[Keeper] = []
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -247,6 +249,7 @@ class Gangs:
                 checkpoint_dir="",
             )
             listen_fd = rendezvous.fileno() if n == 0 else None
+            config = self.equipper.equip(config, None)
             pid = self.run(self.launcher.start_gang(config, listen_fd=listen_fd))
             started.append(Keeper(pid, self.run_dir / "gangs" / config.gang_id).attach())
         self.keepers += started

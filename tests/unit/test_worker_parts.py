@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,9 @@ from phalanx.context import CancelledSignal
 from phalanx.core.messages import Member
 from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources
 from phalanx.core.states import Cause
+from phalanx.core.topology.equipment import RankEquipment
 from phalanx_agent.gang_config import GangConfig, config_from_json, config_to_json
+from phalanx_agent.interfaces import interface_towards
 from phalanx_agent.worker import cuda, group, limits, outcomes
 from phalanx_agent.worker.torchrun import offers
 
@@ -62,7 +65,7 @@ def test_addresses_split_into_host_and_port(address: str, expected: tuple[str, i
 
 
 def test_the_interface_of_loopback_is_lo() -> None:
-    assert group.interface_towards("127.0.0.1", 80) == "lo"
+    assert interface_towards("127.0.0.1", 80) == "lo"
 
 
 @pytest.mark.parametrize(
@@ -78,10 +81,24 @@ def test_nccl_without_a_gpu_is_refused_with_the_way_out() -> None:
         group.choose_backend("nccl", "cpu")
 
 
-def test_threads_are_shared_equally_unless_asked_for() -> None:
-    assert limits.threads_for(usable=8, asked=0, local_ranks=4) == 2
-    assert limits.threads_for(usable=2, asked=0, local_ranks=4) == 1
-    assert limits.threads_for(usable=3, asked=3, local_ranks=4) == 3
+def test_a_rank_that_is_bound_to_nothing_gets_its_part_of_the_threads() -> None:
+    usable = len(os.sched_getaffinity(0))
+    assert limits.settle(RankEquipment(), local_ranks=1) == usable
+    assert limits.settle(RankEquipment(), local_ranks=2 * usable) == 1
+
+
+def test_a_binding_that_the_kernel_refuses_is_told_and_goes_without(capsys: pytest.CaptureFixture[str]) -> None:
+    usable = os.sched_getaffinity(0)
+    assert limits.settle(RankEquipment(cpus="60000-60001"), local_ranks=1) == len(usable)
+    assert "not bound to processors 60000-60001" in capsys.readouterr().err
+    assert os.sched_getaffinity(0) == usable
+
+
+def test_a_numa_node_that_is_not_there_is_refused_by_the_kernel() -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        limits.prefer_memory(1000)
+    with pytest.raises(OSError, match="no NUMA node 100000"):
+        limits.prefer_memory(100_000)
 
 
 @pytest.mark.parametrize(

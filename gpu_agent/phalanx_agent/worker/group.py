@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import importlib.util
 import os
-import socket
-import struct
 import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.worker.torchrun import StandingGroup
 
-_SIOCGIFADDR = 0x8915
 _GROUP_TIMEOUT = timedelta(minutes=30)
 _MAX_START = timedelta(days=1)
 
@@ -86,7 +81,7 @@ def sequence_number() -> int:
 
 
 def advertise(config: GangConfig, rank: int, local_rank: int) -> None:
-    """Sets what torchrun-style programs read, and the interface that the rendezvous address is reached by."""
+    """Sets what torchrun-style programs read."""
     host, port = split_address(config.rendezvous)
     ranks = config.member.ranks
     os.environ.update(
@@ -98,50 +93,12 @@ def advertise(config: GangConfig, rank: int, local_rank: int) -> None:
         MASTER_ADDR=host,
         MASTER_PORT=str(port),
     )
-    interface = interface_towards(host, port) if config.world_size > 1 else ""
-    if interface:
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-        os.environ["NCCL_SOCKET_IFNAME"] = f"={interface}"
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Splits host:port, [v6]:port included; an empty one is this machine."""
     host, _, port = address.rpartition(":")
     return (host.strip("[]"), int(port)) if host else ("127.0.0.1", 0)
-
-
-def interface_towards(host: str, port: int) -> str:
-    """Returns the name of the interface whose address this machine uses to reach ``host``; "" when unknown."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            local = str(probe.getsockname()[0])
-    except OSError:
-        return ""
-    if family == socket.AF_INET6:
-        return _interface_of_v6(local)
-    return next(
-        (name for _, name in socket.if_nameindex() if _v4_address(name) == local), "lo" if local[:4] == "127." else ""
-    )
-
-
-def _v4_address(interface: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
-
-
-def _interface_of_v6(local: str) -> str:
-    wanted = socket.inet_pton(socket.AF_INET6, local.partition("%")[0]).hex()
-    for line in Path("/proc/net/if_inet6").read_text().splitlines():
-        fields = line.split()
-        if fields[0] == wanted:
-            return fields[-1]
-    return ""
 
 
 def _store(config: GangConfig, rank: int, listen_fd: int) -> Any:

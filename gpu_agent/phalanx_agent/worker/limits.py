@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import math
+import errno
 import os
+import platform
 import pwd
 import resource
 import sys
 from pathlib import Path
+
+from phalanx.core.topology.affinity import cpus_in
+from phalanx.core.topology.equipment import RankEquipment
+
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+"""The system call's number: libc has no function for it."""
+_MPOL_DEFAULT, _MPOL_PREFERRED = 0, 1
+_WORD_BITS = 64
+_NUMA_WORDS = 16
 
 _BLAS_SETTERS = (
     "openblas_set_num_threads",
@@ -30,20 +39,42 @@ def become(user: str) -> None:
     os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
 
 
-def pin(*, cpus: float, gang_id: str, local_rank: int) -> int:
-    """Binds the rank to ``cpus`` processors of those allowed, spread by gang; 0: all. Returns how many it may use."""
-    allowed = sorted(os.sched_getaffinity(0))
-    if cpus <= 0:
-        return len(allowed)
-    count = min(len(allowed), max(1, math.ceil(cpus)))
-    first = int.from_bytes(hashlib.sha256(gang_id.encode()).digest()[:4], "big") + local_rank * count
-    os.sched_setaffinity(0, {allowed[(first + i) % len(allowed)] for i in range(count)})
-    return count
+def settle(equipment: RankEquipment, *, local_ranks: int) -> int:
+    """Binds the rank to its processors and lets it prefer the memory near them. Returns its share of threads.
+
+    What the kernel refuses is told in the rank's output, and the rank goes on without.
+    """
+    cpus = cpus_in(equipment.cpus) if equipment.cpus else None
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+        if equipment.memory_numa is not None:
+            prefer_memory(equipment.memory_numa)
+    except OSError as e:
+        sys.stderr.write(f"phalanx: the rank is not bound to processors {equipment.cpus} and their memory: {e}\n")
+    usable = len(os.sched_getaffinity(0))
+    return max(1, usable // (equipment.sharers if cpus else local_ranks))
 
 
-def threads_for(*, usable: int, asked: float, local_ranks: int) -> int:
-    """Returns the rank's share of threads: what was asked for, or an equal part of the machine."""
-    return usable if asked > 0 else max(1, usable // local_ranks)
+def prefer_memory(numa: int | None) -> None:
+    """Lets this thread's memory come from a NUMA node while that has any, else from any; None: the kernel's choice.
+
+    Raises OSError where the kernel, or a container's filter, refuses, or has no such NUMA node.
+    """
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None or sys.platform != "linux":
+        raise OSError(errno.ENOSYS, f"not known how on {platform.machine()}")
+    words = (ctypes.c_ulong * _NUMA_WORDS)()
+    if numa is not None:
+        if not 0 <= numa < _NUMA_WORDS * _WORD_BITS:
+            raise OSError(errno.EINVAL, f"no NUMA node {numa}")
+        words[numa // _WORD_BITS] = 1 << numa % _WORD_BITS
+    mode, mask = (_MPOL_DEFAULT, None) if numa is None else (_MPOL_PREFERRED, words)
+    size = ctypes.c_ulong(0 if numa is None else _NUMA_WORDS * _WORD_BITS + 1)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_int(mode), mask, size) != 0:
+        refused = ctypes.get_errno()
+        raise OSError(refused, os.strerror(refused))
 
 
 def set_threads(count: int) -> None:

@@ -21,6 +21,7 @@ from phalanx.context import Context
 from phalanx.core.errors import PhalanxError
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.remote_errors import describe
+from phalanx.core.topology.equipment import Equipment, RankEquipment, from_text
 from phalanx.loader import load_callable
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.namespaces import die_with_parent
@@ -31,6 +32,7 @@ from phalanx_agent.worker.calls import Callee, Server, refuse_unbuilt
 from phalanx_agent.worker.guard import ProcessState, close_all_but, flush_streams, move_high, open_stream
 from phalanx_agent.worker.link import KeeperGoneError, Link
 from phalanx_agent.worker.markers import Markers
+from phalanx_agent.worker.node_view import NodeView
 from phalanx_agent.worker.signals import Stop, StopIdleError
 
 STACK_SIGNAL = signal.SIGRTMAX - 2
@@ -69,6 +71,7 @@ class _Rank:
         self._stop = Stop()
         self._fds = _take_descriptors(setup)
         self._link = Link(self._fds.socket)
+        self._equipment = from_text(setup.config.equipment) if setup.config.equipment else Equipment()
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -100,15 +103,14 @@ class _Rank:
         self._set_environment()
         self._stop.install()
         self._event("started", pid=self._fds.host_pid)
-        usable = limits.pin(cpus=config.function.resources.cpus, gang_id=config.gang_id, local_rank=setup.local_rank)
-        asked = config.function.resources.cpus
-        limits.set_threads(limits.threads_for(usable=usable, asked=asked, local_ranks=config.member.ranks))
+        threads = limits.settle(self._own_equipment(), local_ranks=config.member.ranks)
+        limits.set_threads(threads)
         standing = group.prepare(config)
         callee = self._load()
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
         backend = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
-        limits.set_threads(limits.threads_for(usable=usable, asked=asked, local_ranks=config.member.ranks))
+        limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)
         server = self._server(callee, device)
         self._event("ready", backend=backend)
@@ -140,6 +142,7 @@ class _Rank:
             checkpoint_dir=config.checkpoint_dir,
             stop_requested=lambda: self._stop.requested,
             report_progress=self._progress,
+            read_topology=NodeView(self._equipment.topology, config.member.gpus).read,
         )
         gc.collect()
         gc.freeze()
@@ -152,6 +155,10 @@ class _Rank:
             markers=markers,
             state=ProcessState.take(self._fds.streams),
         )
+
+    def _own_equipment(self) -> RankEquipment:
+        ranks = self._equipment.ranks
+        return ranks[self._setup.local_rank] if self._setup.local_rank < len(ranks) else RankEquipment()
 
     def _own_gpus(self) -> tuple[str, ...]:
         member = self._config.member
@@ -171,6 +178,7 @@ class _Rank:
         )
         cuda.show_only_leased(config)
         group.advertise(config, self._setup.rank, self._setup.local_rank)
+        os.environ.update(self._equipment.environment)
         os.environ.update(dict(config.function.env.variables))
 
     def _progress(self, step: int, total: int) -> None:

@@ -317,16 +317,18 @@ class MemberPrepared(_message.Message):
     def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class MemberReady(_message.Message):
-    __slots__ = ("gang_id", "fence", "pids", "backend")
+    __slots__ = ("gang_id", "fence", "pids", "backend", "equipment")
     GANG_ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PIDS_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
+    EQUIPMENT_FIELD_NUMBER: _ClassVar[int]
     gang_id: str
     fence: int
     pids: _containers.RepeatedScalarFieldContainer[int]
     backend: str
-    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., backend: _Optional[str] = ...) -> None: ...
+    equipment: str
+    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., backend: _Optional[str] = ..., equipment: _Optional[str] = ...) -> None: ...
 
 class MemberEnded(_message.Message):
     __slots__ = ("gang_id", "fence", "clean", "error", "counters", "quarantined")

@@ -272,6 +272,8 @@ class MemberReady:
     fence: int = 0
     pids: tuple[int, ...] = ()
     backend: str = ""
+    equipment: str = ""
+    """What the ranks got, as `core.topology.equipment` writes it; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
