@@ -24,6 +24,8 @@ from benchmarks.report import Row, machine, table, write
 from phalanx.embedded import running
 
 ARRAY_MB = 100
+COLD_CALLS = 100
+"""Of each side's turn, dropped: the caches still hold the other side."""
 QUIET = 0.85
 """The part of all processors that is idle on a machine that does nothing else; Ray's daemons take some."""
 GPUCTL = str(Path(sys.prefix) / "bin" / "gpuctl")
@@ -117,15 +119,13 @@ def until_printed(command: list[str]) -> float:
 
 
 def measure_noop(ray: PeerProcess, rounds: int) -> Row:
-    for _ in range(100):
-        noop.remote()
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(rounds):
         settle()
-        ours += [timed(noop.remote, 1e6) for _ in range(300)]
+        ours += [timed(noop.remote, 1e6) for _ in range(400)][COLD_CALLS:]
         settle()
-        theirs += ray.ask("noop", n=300)["us"]
+        theirs += ray.ask("noop", n=400)["us"][COLD_CALLS:]
     return Row(
         name="warm no-op .remote()", unit="us", ours=ours, peer_name="Ray actor", peer=theirs, aim=0.5, kind="ratio"
     )
