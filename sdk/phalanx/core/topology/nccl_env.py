@@ -21,6 +21,7 @@ from phalanx.core.topology.node import Link, LinkLayer, NodeTopology, Path
 
 OWN_PREFIXES = ("NCCL_", "GLOO_")
 _HOPPER = 90
+_NAMED = 4
 _READ_HERE = frozenset({"nvml", "sysfs"})
 # A level that forbids the path, and is never above NCCL's default for Intel hosts, PXB.
 _P2P_BELOW = {Path.PIX: "NVL", Path.PXB: "PIX", Path.PHB: "PXB", Path.NODE: "PXB", Path.SYS: "PXB"}
@@ -91,35 +92,50 @@ def _fabric(node: NodeTopology, gang: GangOnNode, ports: Ports, near: Sequence[N
         return [_without_rdma(node, ports)]
     if any(node.nics[at].layer is LinkLayer.EFA for at in used):
         return [Variable("NCCL_IB_HCA", "", "left to NCCL: EFA is used through its plugin, which chooses by itself")]
-    return [_hcas(node, used), _cross_nic(node, used), *_gpudirect(node, gang, near)]
+    return [_hcas(node, used), *_rails(node, used), *_gpudirect(node, gang, near)]
 
 
 def _without_rdma(node: NodeTopology, ports: Ports) -> Variable:
     if not node.nics:
         return Variable("NCCL_IB_DISABLE", "", "left to NCCL: the node's network ports are not known")
-    reasons = ", ".join(f"{node.nics[at].name} is {why}" for at, why in sorted(ports.refused.items())[:8])
-    return Variable("NCCL_IB_DISABLE", "1", f"no usable RDMA port: {reasons}")
+    telling = sorted(ports.refused, key=lambda at: (bool(node.nics[at].virtual), at))
+    reasons = ", ".join(f"{node.nics[at].name} is {ports.refused[at]}" for at in telling[:_NAMED])
+    more = f", and {len(telling) - _NAMED} more" if len(telling) > _NAMED else ""
+    return Variable("NCCL_IB_DISABLE", "1", f"no usable RDMA port: {reasons}{more}")
 
 
 def _hcas(node: NodeTopology, used: Sequence[int]) -> Variable:
-    names = [node.nics[at].name for at in used]
+    names = [_named_exactly(node, at) for at in used]
     if not all(has_device_name(node.nics[at]) for at in used):
         return Variable("NCCL_IB_HCA", "", f"left to NCCL: {names[0]} is a label, not the name of a device")
-    unknown = [node.nics[at].name for at in used if node.nics[at].up is None]
-    doubt = "" if not unknown else "; nothing says whether they are up" if unknown == names else "; some may be down"
+    unknown = sum(node.nics[at].up is None for at in used)
+    doubt = (
+        "" if not unknown else "; nothing says whether they are up" if unknown == len(used) else "; some may be down"
+    )
     of = f"of {len(node.nics)} ports " if len(node.nics) > len(names) else ""
     return Variable("NCCL_IB_HCA", f"={','.join(names)}", f"{of}the nearest to each rank, exactly these{doubt}")
 
 
-def _cross_nic(node: NodeTopology, used: Sequence[int]) -> Variable:
+def _named_exactly(node: NodeTopology, at: int) -> str:
+    """Returns ``device:port`` where the device has several ports: its bare name would be all of them."""
+    name = node.nics[at].name
+    return f"{name}:1" if any(nic.name.startswith(f"{name}:") for nic in node.nics) else name
+
+
+def _rails(node: NodeTopology, used: Sequence[int]) -> list[Variable]:
     rails = [node.nics[at].rail for at in used]
     if len(used) < 2:
-        return Variable("NCCL_CROSS_NIC", "", "left to NCCL: it has no effect with one port")
+        return [Variable("NCCL_CROSS_NIC", "", "left to NCCL: it has no effect with one port")]
     if None in rails:
-        return Variable("NCCL_CROSS_NIC", "", "left to NCCL: the rails of the ports are not known")
+        return [Variable("NCCL_CROSS_NIC", "", "left to NCCL: the rails of the ports are not known")]
     if len(set(rails)) < len(rails):
-        return Variable("NCCL_CROSS_NIC", "", "left to NCCL: several of the ports are on one rail")
-    return Variable("NCCL_CROSS_NIC", "0", f"a rail fabric: each of the {len(rails)} ports has a switch of its own")
+        return [Variable("NCCL_CROSS_NIC", "", "left to NCCL: several of the ports are on one rail")]
+    return [
+        Variable("NCCL_CROSS_NIC", "0", f"a rail fabric: each of the {len(rails)} ports has a switch of its own"),
+        Variable(
+            "NCCL_PXN_DISABLE", "", "left to NCCL: where NVLinks are, it sends over the port on the receiver's rail"
+        ),
+    ]
 
 
 def _gpudirect(node: NodeTopology, gang: GangOnNode, near: Sequence[Near]) -> list[Variable]:
