@@ -53,6 +53,7 @@ from phalanx_agent.dataplane.facts import (
 )
 from phalanx_agent.dataplane.server import DataPlane, PlaneSettings
 from phalanx_agent.discovery.host import HostFacts
+from phalanx_agent.discovery.ward import Tenancy
 from phalanx_agent.discovery.watch import GpuWatch
 from phalanx_agent.enrol import Enrolment, Identity
 from phalanx_agent.launcher import Launcher, StartError
@@ -67,6 +68,8 @@ from phalanx_agent.zygote_spawn import Spawned
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+TELL_TOPOLOGY_MS = 10_000
+"""So long reports carry it after a change: one of them may meet a control plane that just then stops leading."""
 _END_GANGS_WITHIN_S = 20.0
 
 
@@ -104,6 +107,7 @@ class Agent:
         self._calls = Calls(self._plane, self._session, self._members.owe)
         self._effects = self._effect_table()
         self._fingerprint = ""
+        self._tell_topology_until_ms = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Adopts what is there, says that it is ready, and works until ``stop``.
@@ -116,7 +120,7 @@ class Agent:
         try:
             await self._adopt()
             async with asyncio.TaskGroup() as jobs:
-                own = (self._session.run(), self._tick(), self._gpus.run(self._in_use), self._warm())
+                own = (self._session.run(), self._tick(), self._gpus.run(self), self._warm())
                 running = [jobs.create_task(job) for job in own]
                 self._write_ready_file()
                 await stop.wait()
@@ -142,7 +146,8 @@ class Agent:
         gangs = await self._gang_facts()
         direct = await asyncio.wrap_future(self._plane.take_direct())
         due = (direct_report(direct),) if direct else ()
-        return Report(gangs=gangs, gpus=self._gpus.all()), due
+        fresh = self._clock.monotonic_ms() < self._tell_topology_until_ms
+        return Report(gangs=gangs, gpus=self._gpus.all(), topology=self._topology() if fresh else ""), due
 
     def heard(self, message: ToAgent) -> None:
         """Takes one message of the control plane; every one may be a repetition."""
@@ -185,6 +190,26 @@ class Agent:
         self._meter.catch_up(event.gang_id, counters.get(Phase.BUSY.value, 0))
         self._logs.open(event.gang_id)
         self.tell(event)
+
+    # ---- GPUs' side ----
+
+    def tenancy(self, uuid: str) -> Tenancy:
+        """Returns who holds a GPU; a gang that is being ended still does."""
+        holders = self._supervisor.holders(uuid)
+        return Tenancy(
+            workspaces=tuple(sorted({lease.prepare.workspace for lease in holders})),
+            ending=any(lease.ending for lease in holders),
+        )
+
+    def gpu_failed(self, uuid: str, reason: str) -> None:
+        self.tell(ev.GpuFailed(gpu=uuid, reason=reason))
+
+    def gpu_noted(self, uuid: str, note: str) -> None:
+        self.tell(ev.GpuNoted(gpu=uuid, note=note))
+
+    def gpus_changed(self) -> None:
+        self._tell_topology_until_ms = self._clock.monotonic_ms() + TELL_TOPOLOGY_MS
+        self._session.hurry()
 
     # ---- effects ----
 
@@ -268,15 +293,15 @@ class Agent:
             memory_bytes=host.memory_bytes,
             pool=self._settings.pool,
             gpus=self._gpus.all(),
-            topology=to_json(self._gpus.topology) if self._gpus.topology is not None else "",
+            topology=self._topology(),
         )
 
     def _data_address(self) -> str:
         host = self._settings.advertise
         return f"[{host}]:{self._plane.port}" if ":" in host else f"{host}:{self._plane.port}"
 
-    def _in_use(self, uuid: str) -> bool:
-        return bool(self._supervisor.holders(uuid))
+    def _topology(self) -> str:
+        return to_json(self._gpus.topology) if self._gpus.topology is not None else ""
 
     # ---- life ----
 

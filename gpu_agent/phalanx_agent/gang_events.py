@@ -80,6 +80,22 @@ class Tick:
     silent_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFailed:
+    """The hardware of a GPU failed: whoever holds it ends, through no fault of its own."""
+
+    gpu: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNoted:
+    """A GPU reported an error that is the program's own: it is told with the gang's end, should that be unclean."""
+
+    gpu: str
+    note: str
+
+
 Event = (
     Prepare
     | Start
@@ -96,6 +112,8 @@ Event = (
     | Cleaned
     | Adopted
     | EndStored
+    | GpuFailed
+    | GpuNoted
     | Tick
 )
 

@@ -36,8 +36,13 @@ class JsonLines(logging.Formatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 after a stop, 2 for wrong settings, 1 where this node cannot be served."""
+    words = sys.argv[1:] if argv is None else argv
+    if list(words[:1]) == ["clear-gpu"]:
+        from phalanx_agent import clear_gpu
+
+        return clear_gpu.main(words[1:])
     try:
-        settings = settings_module.read(sys.argv[1:] if argv is None else argv, os.environ)
+        settings = settings_module.read(words, os.environ)
     except InvalidSpecError as e:
         print(f"phalanx-agent: {e}", file=sys.stderr)  # noqa: T201 - the one message before there is a log
         return 2

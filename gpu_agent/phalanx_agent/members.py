@@ -170,8 +170,11 @@ class Members:
         return ready, address
 
     async def _ensure_clean(self, prepare: Prepare) -> None:
-        """Raises OSError naming the GPU that is not clean."""
+        """Raises OSError naming the GPU that is not clean, or that broke while the gang was on its way here."""
         for uuid in prepare.members[prepare.node_rank].gpus:
+            broken = self._tools.gpus.just_cordoned(uuid)
+            if broken:
+                raise OSError(f"GPU {uuid} is {GpuState.QUARANTINED.value}: {broken}")
             gpu = await self._prove(uuid, prepare.gang_id, bound_ms=BEFORE_LEASE_BOUND_MS)
             if gpu.state is not GpuState.FREE:
                 raise OSError(f"GPU {uuid} is {gpu.state.value}: {gpu.reason}")

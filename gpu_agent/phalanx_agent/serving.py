@@ -10,6 +10,7 @@ from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx_agent.agent import Agent
 from phalanx_agent.discovery.host import HostFacts, read_host
+from phalanx_agent.discovery.no_gpus import NoGpus
 from phalanx_agent.discovery.simulated import SimulatedGpus, machine
 from phalanx_agent.discovery.source import GpuSource
 from phalanx_agent.discovery.watch import GpuWatch
@@ -63,4 +64,4 @@ def _gpu_source(settings: Settings) -> GpuSource:
         return NvmlGpus()
     except OSError as e:
         log.warning("no GPUs on this node", extra={"reason": str(e)})
-        return SimulatedGpus(node_id=settings.node_id, count=0, memory_bytes=memory)
+        return NoGpus()

@@ -64,6 +64,7 @@ class Session:
         self._connected = asyncio.Event()
         self._heard_ms = clock.monotonic_ms()
         self._report_every_ms = 2000
+        self._hurry = asyncio.Event()
         self._failures: dict[str, int] = {}
 
     @property
@@ -75,6 +76,10 @@ class Session:
         """Says ``message`` until it is acknowledged; then calls ``stored``."""
         self._outbox.add(message, stored)
         self._to_say.set()
+
+    def hurry(self) -> None:
+        """Makes the next report now: something that it says cannot wait."""
+        self._hurry.set()
 
     async def flush(self, timeout_s: float) -> None:
         """Waits until everything said is acknowledged, for ``timeout_s`` at most."""
@@ -214,12 +219,15 @@ class Session:
 
     async def _report(self, stream: Any, lock: asyncio.Lock) -> None:
         while True:
+            self._hurry.clear()
             report, due = await self._node.report()
             for message in due:
                 self.say(message)
             async with lock:
                 await stream.write(wire.wrap_from_agent(report))
-            await asyncio.sleep(self._report_every_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._report_every_ms / 1000):
+                    await self._hurry.wait()
 
     async def _expect_answers(self) -> None:
         while True:

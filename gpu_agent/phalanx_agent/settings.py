@@ -83,7 +83,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="phalanx-agent", description="The one daemon of a Phalanx node: runs gangs for a control plane."
+        prog="phalanx-agent",
+        description="The one daemon of a Phalanx node: runs gangs for a control plane.",
+        epilog="phalanx-agent clear-gpu --help: giving back a GPU that was put out of use for a fault.",
     )
 
     def add(name: str, text: str, default: str | None = None) -> None:

@@ -35,8 +35,10 @@ from phalanx.core.states import Cause, Phase
 from phalanx.core.topology.equipment import shown_text
 from phalanx_agent import gang_events as ev
 from phalanx_agent.dataplane.facts import KeeperAttached, KeeperEnded, KeeperStuck, RankSaid
+from phalanx_agent.gpu_faults import hardware_error, with_notes
 
 ENDS_KEPT = 1000
+NOTES_KEPT = 8
 _SHARE_SLACK = 1e-6
 Effects = list[ev.Effect]
 
@@ -74,6 +76,8 @@ class Lease:
     equipment: str = ""
     clean: bool = True
     error: ErrorInfo = field(default_factory=ErrorInfo)
+    notes: tuple[str, ...] = ()
+    """What its GPUs reported of its own doing."""
 
     @property
     def gang_id(self) -> str:
@@ -90,6 +94,10 @@ class Lease:
     @property
     def gpus(self) -> tuple[str, ...]:
         return self.member.gpus
+
+    @property
+    def ending(self) -> bool:
+        return self.state is LeaseState.STOPPING or self.state in _OVER
 
 
 class Supervisor:
@@ -114,6 +122,8 @@ class Supervisor:
             ev.Cleaned: self._cleaned,
             ev.Adopted: self._adopted,
             ev.EndStored: self._end_stored,
+            ev.GpuFailed: self._gpu_failed,
+            ev.GpuNoted: self._gpu_noted,
             ev.Tick: self._tick,
         }
 
@@ -365,7 +375,7 @@ class Supervisor:
             gang_id=lease.gang_id,
             fence=lease.fence,
             clean=lease.clean,
-            error=lease.error,
+            error=lease.error if lease.clean else with_notes(lease.error, lease.notes),
             counters=event.counters,
             quarantined=tuple(g for g in event.quarantined if g.uuid),
         )
@@ -410,6 +420,24 @@ class Supervisor:
         lease.clean = event.clean
         lease.error = event.error
         return self._clean_up(lease, now_ms)
+
+    # ---- what GPUs report ----
+
+    def _gpu_failed(self, event: ev.GpuFailed, now_ms: int) -> Effects:
+        out: Effects = []
+        for lease in self.holders(event.gpu):
+            if lease.ending and not lease.draining:
+                continue
+            lease.clean = False
+            lease.error = hardware_error(lease.member, event.gpu, event.reason)
+            out += self._end(lease, event.reason, now_ms)
+        return out
+
+    def _gpu_noted(self, event: ev.GpuNoted, _now_ms: int) -> Effects:
+        for lease in self.holders(event.gpu):
+            if event.note not in lease.notes and len(lease.notes) < NOTES_KEPT:
+                lease.notes = (*lease.notes, event.note)
+        return []
 
     # ---- time ----
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pynvml
 
 T = TypeVar("T")
+
+_FLOATING = (int(pynvml.NVML_VALUE_TYPE_DOUBLE),)
 
 
 def ask(question: Callable[[], T], default: T) -> T:
@@ -18,6 +20,28 @@ def ask(question: Callable[[], T], default: T) -> T:
         return default
 
 
+def of(handle: Any, question: Callable[[Any], T]) -> T | None:
+    """Returns what a device answers; None for no device and for no answer."""
+    return None if handle is None else ask(lambda: question(handle), None)
+
+
 def text(value: str | bytes) -> str:
     """NVML's texts are bytes in some versions of its binding."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def field_value(handle: Any, field: int, scope: int = 0) -> int | None:
+    """Returns one of NVML's numbered fields, where it is a whole number; None where the driver has no answer."""
+    values: Any = of(handle, lambda device: pynvml.nvmlDeviceGetFieldValues(device, [(field, scope)]))
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS or values[0].valueType in _FLOATING:
+        return None
+    wide = values[0].valueType in (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
+    return int(values[0].value.ullVal if wide else values[0].value.uiVal)
+
+
+def kernel_address(pci: Any) -> str:
+    """Writes ``00000000:3B:00.0`` as the kernel does: ``0000:3b:00.0``; "" where NVML had no answer."""
+    if pci is None:
+        return ""
+    domain, _, rest = text(pci.busId).lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if rest else ""

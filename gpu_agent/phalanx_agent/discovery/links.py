@@ -1,15 +1,16 @@
-"""What connects a node's GPUs, through NVML and sysfs. Blocking; every fact is asked for by itself.
+"""The node's topology, put together: GPUs and what connects them through NVML, where they hang and the network ports
+through sysfs. Blocking; every fact is asked for by itself.
 
 A GPU that does not answer is lost and the others are described all the same; a fact that a driver does not tell is
-unknown, never 0. NVLinks whose far end is a switch join all GPUs that have such links.
+unknown, never 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
 
@@ -17,11 +18,13 @@ from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import Gpu, Health, Link, NodeTopology
 from phalanx.core.topology.node import Path as Crossing
-from phalanx_agent.discovery.answers import ask, text
+from phalanx_agent.discovery.answers import ask, kernel_address, of, text
+from phalanx_agent.discovery.clique import read_clique
+from phalanx_agent.discovery.mig import mig_enabled, mig_parts
+from phalanx_agent.discovery.nvlinks import NvLinks, link_between, read_nvlinks
+from phalanx_agent.discovery.pci import PciPlace, between, one_numa_node, place_of, read_line
+from phalanx_agent.discovery.ports import FoundPorts, read_ports
 
-T = TypeVar("T")
-
-_MOST_LINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 _CROSSINGS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: Crossing.PIX,
     pynvml.NVML_TOPOLOGY_SINGLE: Crossing.PIX,
@@ -30,37 +33,42 @@ _CROSSINGS = {
     pynvml.NVML_TOPOLOGY_NODE: Crossing.NODE,
     pynvml.NVML_TOPOLOGY_SYSTEM: Crossing.SYS,
 }
-_NOT_LOOKED_AT = "network ports were not looked at"
-
-
-@dataclass(frozen=True, slots=True)
-class _Nvlinks:
-    """One GPU's. ``to``: links by the PCI address of a peer; ``switched``: those that end at a switch."""
-
-    active: int
-    total: int
-    switched: int
-    to: dict[str, int]
+SOURCES = (
+    ("links", "nvml"),
+    ("mig", "nvml"),
+    ("nvl_domain", "nvml"),
+    ("health", "nvml"),
+    ("numa", "sysfs"),
+    ("nics", "sysfs"),
+    ("nic_links", "sysfs"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     handle: Any
     gpu: Gpu
-    nvlinks: _Nvlinks | None
+    nvlinks: NvLinks | None = None
+    place: PciPlace | None = None
 
 
 def read_topology(gpus: Sequence[GpuInfo], *, sysfs: Path = Path("/sys")) -> NodeTopology:
     """Returns the node as NVML and sysfs describe it, with ``gpus`` in their order."""
     found = [_look(info, sysfs) for info in gpus]
-    gens = [gen for each in found if (gen := _of(each.handle, pynvml.nvmlDeviceGetMaxPcieLinkGeneration)) is not None]
+    gens = [gen for each in found if (gen := of(each.handle, pynvml.nvmlDeviceGetMaxPcieLinkGeneration)) is not None]
+    clique = read_clique([each.handle for each in found])
+    ports = read_ports(sysfs)
+    split = [each.gpu for each in found if each.gpu.mig]
     return NodeTopology(
         gpus=tuple(each.gpu for each in found),
         links=tuple(tuple(_link(one, other) for other in found) for one in found),
+        nics=ports.nics,
+        nic_links=_nic_links(found, ports, single_numa=one_numa_node(sysfs)),
+        nvl_domain=clique.domain,
         pcie_gen=min(gens, default=None),
         driver=text(ask(pynvml.nvmlSystemGetDriverVersion, "")),
-        sources=(("links", "nvml"), ("numa", "sysfs")),
-        notes=(_NOT_LOOKED_AT,),
+        sources=SOURCES,
+        notes=(*ports.notes, *([clique.note] if clique.note else []), *map(_split_note, split)),
     )
 
 
@@ -68,92 +76,43 @@ def _look(info: GpuInfo, sysfs: Path) -> _Found:
     handle = None if info.state is GpuState.DOWN else ask(lambda: pynvml.nvmlDeviceGetHandleByUUID(info.uuid), None)
     if handle is None:
         reason = info.reason or "it does not answer"
-        return _Found(None, Gpu(uuid=info.uuid, index=info.index, health=Health.LOST, reason=reason), None)
-    pci = _address(_of(handle, pynvml.nvmlDeviceGetPciInfo))
-    capability = _of(handle, pynvml.nvmlDeviceGetCudaComputeCapability)
-    nvlinks = _nvlinks(handle)
-    mig = _of(handle, pynvml.nvmlDeviceGetMigMode)
+        return _Found(None, Gpu(uuid=info.uuid, index=info.index, health=Health.LOST, reason=reason))
+    pci = kernel_address(of(handle, pynvml.nvmlDeviceGetPciInfo))
+    place = place_of(sysfs, pci)
+    capability = of(handle, pynvml.nvmlDeviceGetCudaComputeCapability)
+    nvlinks = read_nvlinks(handle)
     gpu = Gpu(
         uuid=info.uuid,
         index=info.index,
         model=info.model,
         pci=pci,
-        numa=_numa(sysfs, pci),
-        cpus=_read(sysfs, pci, "local_cpulist") or None,
+        numa=None if place is None or place.numa is None else (place.numa,),
+        cpus=(read_line(sysfs / "bus" / "pci" / "devices" / pci / "local_cpulist") or None) if place else None,
         memory_bytes=info.memory_bytes or None,
         compute=None if capability is None else capability[0] * 10 + capability[1],
-        mig_enabled=None if mig is None else bool(mig[0]),
+        mig_enabled=mig_enabled(handle),
+        mig=mig_parts(handle),
         nvlinks_active=None if nvlinks is None else nvlinks.active,
         nvlinks_total=None if nvlinks is None else nvlinks.total,
-        module_id=_of(handle, lambda device: int(pynvml.nvmlDeviceGetModuleId(device, pynvml.c_uint()))),
+        nvlink_gbyte_s=None if nvlinks is None else nvlinks.gbyte_s,
+        module_id=of(handle, lambda device: int(pynvml.nvmlDeviceGetModuleId(device, pynvml.c_uint()))),
     )
-    return _Found(handle, gpu, nvlinks)
-
-
-def _nvlinks(handle: Any) -> _Nvlinks | None:
-    """Asks link after link until the device has no further one; None where the driver does not say."""
-    try:
-        pynvml.nvmlDeviceGetNvLinkState(handle, 0)
-    except pynvml.NVMLError_NotSupported:  # pyright: ignore[reportAttributeAccessIssue]  made when imported
-        return _Nvlinks(0, 0, 0, {})
-    except pynvml.NVMLError:
-        return None
-    active, switched, to = 0, 0, dict[str, int]()
-    total = 0
-    while total < _MOST_LINKS:
-        state = ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkState(handle, link), None)
-        if state is None:
-            break
-        if state:
-            active += 1
-            kind = ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), None)
-            if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-                switched += 1
-            else:
-                peer = _address(ask(lambda link=total: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link), None))
-                to[peer] = to.get(peer, 0) + 1
-        total += 1
-    return _Nvlinks(active, total, switched, to)
+    return _Found(handle, gpu, nvlinks, place)
 
 
 def _link(one: _Found, other: _Found) -> Link:
     if one is other or one.handle is None or other.handle is None:
         return Link()
     level = ask(lambda: pynvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle), None)
-    nvlinks, switched = _between(one, other)
-    return Link(nvlinks=nvlinks, path=None if level is None else _CROSSINGS.get(level), switched=switched)
+    path = None if level is None else _CROSSINGS.get(level)
+    return link_between(one.nvlinks, other.nvlinks, other.gpu.pci, path)
 
 
-def _between(one: _Found, other: _Found) -> tuple[int | None, bool | None]:
-    """Returns how many NVLinks join two GPUs, and whether through a switch."""
-    if one.nvlinks is None or other.nvlinks is None:
-        return None, None
-    direct = one.nvlinks.to.get(other.gpu.pci, 0)
-    through = min(one.nvlinks.switched, other.nvlinks.switched)
-    if direct or not through:
-        return direct, False if direct else None
-    return through, True
+def _nic_links(found: Sequence[_Found], ports: FoundPorts, *, single_numa: bool) -> tuple[tuple[Any, ...], ...]:
+    if not ports.nics:
+        return ()
+    return tuple(tuple(between(each.place, place, single_numa=single_numa) for place in ports.places) for each in found)
 
 
-def _numa(sysfs: Path, pci: str) -> tuple[int, ...] | None:
-    node = _read(sysfs, pci, "numa_node")
-    return (int(node),) if node.isdecimal() else None
-
-
-def _read(sysfs: Path, pci: str, name: str) -> str:
-    try:
-        return (sysfs / "bus" / "pci" / "devices" / pci / name).read_text().strip() if pci else ""
-    except OSError:
-        return ""
-
-
-def _address(pci: Any) -> str:
-    """Writes ``00000000:3B:00.0`` as the kernel does: ``0000:3b:00.0``."""
-    if pci is None:
-        return ""
-    domain, _, rest = text(pci.busId).lower().partition(":")
-    return f"{domain[-4:]}:{rest}" if rest else ""
-
-
-def _of(handle: Any, question: Callable[[Any], T]) -> T | None:
-    return None if handle is None else ask(lambda: question(handle), None)
+def _split_note(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} is split into {len(gpu.mig)} parts (MIG): it is not leased as a whole"

@@ -1,4 +1,5 @@
-"""NVIDIA GPUs through NVML: what there is and what occupies it. What connects them, `links.py` asks.
+"""NVIDIA GPUs through NVML: what there is and what occupies it. What connects them, `links.py` asks; how they are,
+`vitals.py` and `xid.py`.
 
 Every field is asked for by itself: what a driver does not answer is left at its default, and a GPU that answers
 nothing is DOWN with the driver's word for it. Nothing here touches CUDA.
@@ -6,6 +7,8 @@ nothing is DOWN with the driver's word for it. Nothing here touches CUDA.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -14,8 +17,11 @@ from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import NodeTopology
 from phalanx_agent.discovery.answers import ask, text
+from phalanx_agent.discovery.health import Vitals
 from phalanx_agent.discovery.links import read_topology
 from phalanx_agent.discovery.source import GpuUse
+from phalanx_agent.discovery.vitals import read_vitals
+from phalanx_agent.discovery.xid import XidThread
 
 
 class NvmlGpus:
@@ -23,7 +29,8 @@ class NvmlGpus:
 
     simulated = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, sysfs: Path = Path("/sys")) -> None:
+        self._sysfs = sysfs
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as e:
@@ -35,7 +42,7 @@ class NvmlGpus:
         return tuple(self._describe(index) for index in range(max(count, len(self._known))))
 
     def topology(self) -> NodeTopology | None:
-        return read_topology(self.gpus())
+        return read_topology(self.gpus(), sysfs=self._sysfs)
 
     def use(self, uuid: str) -> GpuUse:
         try:
@@ -46,6 +53,19 @@ class NvmlGpus:
         memory: Any = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
         used = None if memory is None else int(memory.used)
         return GpuUse(memory_bytes=used, pids=frozenset(int(p.pid) for p in processes))
+
+    def vitals(self) -> Mapping[str, Vitals]:
+        found: dict[str, Vitals] = {}
+        for gpu in self._known.values():
+            handle = ask(lambda uuid=gpu.uuid: pynvml.nvmlDeviceGetHandleByUUID(uuid), None)
+            if handle is not None:
+                found[gpu.uuid] = read_vitals(handle)
+        return found
+
+    def listen(self, tell: Callable[[str, int], None]) -> Callable[[], None]:
+        thread = XidThread(lambda: tuple(gpu.uuid for gpu in self._known.values()), tell)
+        thread.start()
+        return thread.end
 
     def _describe(self, index: int) -> GpuInfo:
         """Returns what is known of one GPU; a lost one keeps the identity that it had."""

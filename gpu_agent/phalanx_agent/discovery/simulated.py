@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from phalanx.core.messages import GpuInfo
 from phalanx.core.states import GpuState
 from phalanx.core.topology.node import Gpu, Health, NodeTopology
 from phalanx.core.topology.presets import PRESETS, preset
+from phalanx_agent.discovery.health import Vitals
 from phalanx_agent.discovery.source import GpuUse
 
 MODEL = "Simulated GPU"
@@ -41,6 +43,13 @@ class SimulatedGpus:
         if all(g.uuid != uuid for g in self._gpus):
             raise OSError(f"no simulated GPU {uuid}")
         return GpuUse(memory_bytes=0)
+
+    def vitals(self) -> Mapping[str, Vitals]:
+        return {}
+
+    def listen(self, tell: Callable[[str, int], None]) -> Callable[[], None]:  # noqa: ARG002 - nothing is told
+        """Nothing breaks in a simulation by itself."""
+        return lambda: None
 
 
 def machine(named: str) -> NodeTopology:

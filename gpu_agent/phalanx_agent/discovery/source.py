@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from phalanx.core.messages import GpuInfo
 from phalanx.core.topology.node import NodeTopology
+from phalanx_agent.discovery.health import Vitals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,4 +34,12 @@ class GpuSource(Protocol):
 
     def use(self, uuid: str) -> GpuUse:
         """Returns what occupies one GPU. Raises OSError when it does not answer."""
+        ...
+
+    def vitals(self) -> Mapping[str, Vitals]:
+        """Returns the health counters of every GPU that answers, by UUID."""
+        ...
+
+    def listen(self, tell: Callable[[str, int], None]) -> Callable[[], None]:
+        """Tells the UUID and the number of every XID from now on, from a thread of its own. Returns what ends that."""
         ...
