@@ -23,13 +23,18 @@ log = logging.getLogger("phalanx_agent")
 
 def serve(settings: Settings, zygote: Spawned | None) -> int:
     """Runs the agent until SIGTERM or SIGINT. Returns 0 then, 1 where one of its jobs failed, 2 for wrong settings."""
-    clock = SystemClock()
-    host = read_host()
     try:
         source = _gpu_source(settings)
     except (OSError, UnreadableTopologyError) as e:
         log.error("--simulate cannot be read", extra={"file": settings.simulate, "reason": str(e)})  # noqa: TRY400 - the reason says it all
         return EXIT_SETTINGS
+    return serve_gpus(settings, source, zygote)
+
+
+def serve_gpus(settings: Settings, source: GpuSource, zygote: Spawned | None) -> int:
+    """Runs the agent on these GPUs."""
+    clock = SystemClock()
+    host = read_host()
     gpus = GpuWatch(
         source,
         baseline_path=settings.state_dir / "baseline.json",

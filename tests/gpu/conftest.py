@@ -29,9 +29,27 @@ class FakeMachine:
         """What connects the GPUs; the lines are those of the fake library's second file."""
         self.links.write_text("\n".join(lines) + "\n")
 
+    def say(self, *events: tuple[int, int]) -> None:
+        """Each event: the index of a GPU, and the XID that it reports."""
+        with self.events.open("a") as file:
+            file.writelines(f"{index} {xid}\n" for index, xid in events)
+
     @property
     def links(self) -> Path:
         return self.path.with_name("links.txt")
+
+    @property
+    def events(self) -> Path:
+        return self.path.with_name("events.txt")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where the fake library looks."""
+        return {
+            "PHALANX_FAKE_NVML": str(self.path),
+            "PHALANX_FAKE_NVML_LINKS": str(self.links),
+            "PHALANX_FAKE_NVML_EVENTS": str(self.events),
+        }
 
 
 @pytest.fixture(scope="session")
@@ -55,8 +73,8 @@ def fake_machine(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert fake_library.exists()
     machine = FakeMachine(tmp_path / "gpus.txt")
     machine.describe()
-    monkeypatch.setenv("PHALANX_FAKE_NVML", str(machine.path))
-    monkeypatch.setenv("PHALANX_FAKE_NVML_LINKS", str(machine.links))
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
     return machine
 
 

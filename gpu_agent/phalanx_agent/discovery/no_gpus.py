@@ -16,6 +16,7 @@ class NoGpus:
     """Its ranks run on CPU."""
 
     simulated = True
+    static = False
 
     def __init__(self, *, sysfs: Path = Path("/sys")) -> None:
         self._sysfs = sysfs

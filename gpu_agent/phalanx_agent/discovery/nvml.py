@@ -28,6 +28,7 @@ class NvmlGpus:
     """Raises OSError from the constructor where there is no driver."""
 
     simulated = False
+    static = False
 
     def __init__(self, *, sysfs: Path = Path("/sys")) -> None:
         self._sysfs = sysfs

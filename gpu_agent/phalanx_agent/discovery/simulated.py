@@ -24,6 +24,7 @@ class SimulatedGpus:
     """
 
     simulated = True
+    static = True
 
     def __init__(
         self, *, node_id: str, count: int = 0, memory_bytes: int = 0, like: NodeTopology | None = None

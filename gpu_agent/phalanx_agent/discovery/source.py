@@ -23,6 +23,9 @@ class GpuSource(Protocol):
     """Blocking; called in a thread. One broken GPU, or one broken field of it, never fails the others."""
 
     simulated: bool
+    """Ranks run on CPU."""
+    static: bool
+    """Nothing ever changes: one look is enough."""
 
     def gpus(self) -> tuple[GpuInfo, ...]:
         """Returns every GPU of the node, in index order; a lost one is DOWN with a reason."""

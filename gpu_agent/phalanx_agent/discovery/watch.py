@@ -139,7 +139,7 @@ class GpuWatch:
 
     async def run(self, host: Host) -> None:
         """Listens to XIDs and looks again every few seconds; for ever."""
-        if self._source.simulated:
+        if self._source.static:
             return
         loop = asyncio.get_running_loop()
         end = self._source.listen(lambda uuid, xid: _soon(loop, lambda: self._heard(uuid, xid, host)))
