@@ -31,6 +31,7 @@ from phalanx_control.service.blob_reach import BlobReach
 from phalanx_control.service.bootstrap import FirstTokens, load_first_tokens
 from phalanx_control.service.doors import GrpcDoor, WebDoor, agent_credentials, client_credentials
 from phalanx_control.service.enrol import Enrolment
+from phalanx_control.service.fabric import FabricDesk
 from phalanx_control.service.follow import Follower
 from phalanx_control.service.forward import LeaderForwarder
 from phalanx_control.service.gate import Gate
@@ -194,6 +195,7 @@ class Replica:
             enrolment=enrolment,
             follower=Follower(controller, self._hub, queries, self._pictures, self._log),
             submit=SubmitChecks(client_blobs, self._reach),
+            fabric=FabricDesk(controller),
             about=AboutServer(
                 controller=controller,
                 reach=self._reach,

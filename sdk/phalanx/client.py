@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -27,6 +28,7 @@ from phalanx.core.views import (
     CostView,
     FunctionView,
     GangAddress,
+    GangExplanation,
     GangView,
     LogSource,
     NodeView,
@@ -36,6 +38,7 @@ from phalanx.core.views import (
 from phalanx_proto.v1 import common_pb2, control_pb2, control_pb2_grpc
 
 if TYPE_CHECKING:
+    from phalanx.core.topology.fabric import Fabric
     from phalanx.core.topology.node import NodeTopology
 
 RETRY_S = 30.0
@@ -57,6 +60,15 @@ _OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFabric:
+    """``is_set``: somebody told the cell. ``absent``: nodes that the fabric names and that have not joined."""
+
+    fabric: Fabric
+    is_set: bool
+    absent: tuple[str, ...]
 
 
 class Client:
@@ -212,8 +224,25 @@ class Client:
 
         return from_json(self._unary("GetTopology", control_pb2.NodeId(node_id=node_id)).topology)
 
+    def fabric(self) -> KnownFabric:
+        """Returns the network between nodes, as the cell was told and as its agents found it."""
+        return _known_fabric(self._unary("GetFabric", _EMPTY))
+
+    def set_fabric(self, fabric: Fabric | None) -> KnownFabric:
+        """Tells the cell its fabric, or to forget it, and returns what is known then. Raises InvalidSpecError where
+        it is larger than a cell keeps.
+        """
+        from phalanx.core.topology.fabric_codec import fabric_to_json, within_limits
+
+        text = within_limits(fabric_to_json(fabric)) if fabric is not None else ""
+        return _known_fabric(self._unary("SetFabric", control_pb2.FabricText(fabric=text)))
+
     def list_gangs(self) -> tuple[GangView, ...]:
         return tuple(wire.from_proto(GangView, g) for g in self._unary("ListGangs", _EMPTY).gangs)
+
+    def explain_gang(self, gang_id: str) -> GangExplanation:
+        """Returns where a gang stands, or stood, and what its ranks got. Raises NotFoundError."""
+        return wire.from_proto(GangExplanation, self._unary("ExplainGang", control_pb2.GangId(gang_id=gang_id)))
 
     def costs(self, *, call_id: str = "", group_by: str = "") -> tuple[CostView, ...]:
         """Returns the cost of one call, or of all by "function", "user" or "phase"."""
@@ -328,6 +357,12 @@ class Client:
     def _saw(self, seq: int) -> None:
         with self._lock:
             self._min_seq = max(self._min_seq, seq)
+
+
+def _known_fabric(answer: control_pb2.FabricText) -> KnownFabric:
+    from phalanx.core.topology.fabric_codec import fabric_from_json  # few programs ask
+
+    return KnownFabric(fabric=fabric_from_json(answer.fabric), is_set=answer.is_set, absent=tuple(answer.absent))
 
 
 def is_terminal(view: CallView) -> bool:

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from phalanx.core import messages as m
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GpuState
-from phalanx_control.scheduler.fit import Need, Place, count_gpus, find_place
+from phalanx_control.scheduler.fit import Place, find_place
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import model_matches, rooms_of
+from phalanx_control.scheduler.words import count_gpus
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Owner
 from tests.support.builders import World, call_id, node_info, spec

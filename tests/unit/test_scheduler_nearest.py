@@ -11,7 +11,8 @@ from phalanx.core.states import GpuState
 from phalanx.core.topology.codec import to_json
 from phalanx.core.topology.node import Link, MigDevice, NodeTopology
 from phalanx.core.topology.presets import preset
-from phalanx_control.scheduler.fit import Need, Place, find_place
+from phalanx_control.scheduler.fit import Place, find_place
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import rooms_of
 from tests.support.builders import World, node_info, spec
 

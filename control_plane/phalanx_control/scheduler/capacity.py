@@ -6,8 +6,9 @@ from itertools import islice
 
 from phalanx.core.errors import UnschedulableError
 from phalanx.core.spec import FunctionSpec
-from phalanx_control.scheduler.fit import Need, count_gpus
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, empty_room, model_matches
+from phalanx_control.scheduler.words import count_gpus
 from phalanx_control.state.model import State
 
 

@@ -24,7 +24,8 @@ from phalanx.core.states import GangState
 from phalanx_control.lifecycle import gangs, meter
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler.explain import why_it_waits
-from phalanx_control.scheduler.fit import Need, Place, find_place
+from phalanx_control.scheduler.fit import Place, find_place
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import nodes_kept_for
 from phalanx_control.scheduler.room import Rooms, put_in, rooms_of
 from phalanx_control.scheduler.space import gangs_to_drain

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx_control.scheduler.fit import Need, count_gpus
+from phalanx_control.scheduler.candidates import Candidates
+from phalanx_control.scheduler.fit import candidates_for
+from phalanx_control.scheduler.nearest import why_none
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms
+from phalanx_control.scheduler.words import count_gpus, count_nodes
 from phalanx_control.state.model import Gang, State
 
 _HOLDERS_NAMED = 3
@@ -20,7 +24,7 @@ def why_it_waits(state: State, need: Need, rooms: Rooms) -> str:
         states = ", ".join(sorted(f"{room.id} is {room.node.state.value}" for room in rooms.values()))
         return f"no node takes work: {states}"
     if need.gpus:
-        return _whole(state, need, usable)
+        return _whole(state, need, rooms, usable)
     asks = count_gpus(need.share, need.model) if need.share else _cpu_words(need)
     return f"needs {asks}; none of {len(usable)} nodes has that free"
 
@@ -29,16 +33,39 @@ def _cpu_words(need: Need) -> str:
     return f"a place for a CPU function with {need.spec.resources.cpus:g} cpus"
 
 
-def _whole(state: State, need: Need, usable: list[NodeRoom]) -> str:
+def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
     counts = list(need.node_counts(len(usable)))
     fewest = counts[0] if counts else max(1, need.spec.resources.nodes)
+    candidates = candidates_for(need, rooms, fewest, frozenset())
+    asks = f"needs {count_gpus(need.gpus, need.model)} on {count_nodes(fewest)}"
+    if len(candidates):
+        asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"
+        able = candidates.names()
+        usable = [room for room in usable if room.id not in able] or usable
+    best = max(usable, key=lambda room: (room.count_free(need.model), room.id))
+    return f"{asks}; {_nearest_miss(state, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
+
+
+def _too_few(candidates: Candidates, count: int, each: int) -> str:
+    """Says how many nodes could take their part, and how many of them lie together."""
+    text = f"{len(candidates)} of {count_nodes(count)} {'has' if len(candidates) == 1 else 'have'} {each} free"
+    smallest = next((level for level in candidates.by_level()[:-1] if level), None)
+    if smallest is None:
+        return text
+    best = min(smallest.values(), key=lambda tally: (-tally.nodes, tally.area.key))
+    return f"{text}, {best.area.words} has {best.nodes} of them"
+
+
+def _nearest_miss(state: State, need: Need, best: NodeRoom, fewest: int, named: str) -> str:
     each = need.gpus // fewest
-    best = max(usable, key=lambda room: (len(room.free(need.model)), room.id))
-    free, total = len(best.free(need.model)), len(best.matching(need.model))
-    asks = f"needs {count_gpus(need.gpus, need.model)} on {fewest} node{'s' if fewest > 1 else ''}"
-    if free >= each and not best.has_room_beside_gpus(need.spec, need.ranks_on_node(fewest)):
-        return f"{asks}; {best.id} has the GPUs, but not the cpus or memory"
-    text = f"{asks}; best node {best.id} has {free} free of {total}"
+    free, total = best.count_free(need.model), len(best.matching(need.model))
+    if free >= each:
+        if not best.has_room_beside_gpus(need.spec, need.ranks_on_node(fewest)):
+            return f"{best.id} has the GPUs, but not the cpus or memory"
+        refusal = why_none(best, need.model, each)
+        if refusal:
+            return f"{best.id} has {free} free of {total}, but {refusal}"
+    text = f"{named} {best.id} has {free} free of {total}"
     held = _holders(state, best, need)
     return f"{text} ({held})" if held else text
 

@@ -1,17 +1,21 @@
-"""Where a gang goes: all of it or nothing. The fewest nodes, the same number of GPUs on each, tightest first.
+"""Where a gang goes: all of it or nothing. The fewest nodes, near to each other, the same number of GPUs on each.
 
 Gives places on a picture of what is free; decides nothing about who is served first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.core.messages import Member
-from phalanx.core.spec import FunctionSpec
-from phalanx_control.scheduler.nearest import Picked, pick
+from phalanx_control.scheduler.alike import Part, Parts, pick_alike
+from phalanx_control.scheduler.candidates import Candidates
+from phalanx_control.scheduler.domains import choose_nodes
+from phalanx_control.scheduler.nearest import can_pick, pick
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
+from phalanx_control.scheduler.words import placement_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,86 +26,67 @@ class Place:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What one gang asks for, of one tenant."""
-
-    spec: FunctionSpec
-    workspace: str
-
-    @property
-    def model(self) -> str:
-        return self.spec.resources.gpu
-
-    @property
-    def gpus(self) -> int:
-        """Whole GPUs of the gang; 0 for fractions and CPU functions."""
-        return int(self.spec.resources.gpus)
-
-    @property
-    def share(self) -> float:
-        """The part of one GPU, for functions that ask for less than one; else 0."""
-        asked = self.spec.resources.gpus
-        return asked if 0 < asked < 1 else 0
-
-    def node_counts(self, nodes: int) -> Iterator[int]:
-        """Yields the numbers of nodes that the gang may be spread over, fewest first."""
-        wanted = self.spec.resources.nodes
-        if self.spec.launch == "single" or not self.gpus:
-            counts: Iterable[int] = (1,)
-        else:
-            counts = (wanted,) if wanted else range(1, min(nodes, self.gpus) + 1)
-        return (n for n in counts if n <= nodes and (not self.gpus or self.gpus % n == 0))
-
-    def ranks_on_node(self, nodes: int) -> int:
-        """Returns how many ranks each of ``nodes`` nodes gets."""
-        if self.spec.launch == "per_gpu":
-            return max(1, self.gpus // nodes)
-        return 1
-
-
 def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()) -> Place | None:
     """Returns where the gang fits now, leaving out ``barred`` nodes; None when it does not."""
+    if need.gpus:
+        return _whole_place(need, rooms, barred)
     usable = [room for room in rooms.values() if room.open and room.id not in barred]
-    if need.share:
-        return _share_place(need, usable)
-    if not need.gpus:
-        return _cpu_place(need, usable)
-    for count in need.node_counts(len(usable)):
-        chosen = _tightest(need, usable, count)
-        if chosen is not None:
-            return _whole_place(need, chosen)
+    return _share_place(need, usable) if need.share else _cpu_place(need, usable)
+
+
+def _whole_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
+    for count in need.node_counts(len(rooms)):
+        if need.gpus // count > rooms.largest(need.model):
+            continue
+        candidates = candidates_for(need, rooms, count, barred)
+        while len(candidates) >= count:
+            placed = _on_nodes(need, rooms, candidates, count)
+            if placed is not None:
+                return placed
     return None
 
 
-def _tightest(need: Need, rooms: list[NodeRoom], count: int) -> list[tuple[NodeRoom, Picked]] | None:
-    """Returns the fullest nodes that hold the gang, and which of their GPUs it gets."""
+def candidates_for(need: Need, rooms: Rooms, count: int, barred: frozenset[str]) -> Candidates:
+    """Returns the nodes that can take one of ``count`` equal parts of the gang; the same ones while nothing changes."""
+    each, ranks, spec = need.gpus // count, need.ranks_on_node(count), need.spec
+    beside = (spec.resources.cpus * ranks, spec.resources.memory_gb * ranks)
+    key = (need.model, each, beside, barred)
+    found = rooms.candidates.get(key)
+    if found is None:
+
+        def fits(room: NodeRoom) -> bool:
+            return (
+                room.open
+                and room.id not in barred
+                and can_pick(room, need.model, each)
+                and (beside == (0, 0) or room.has_room_beside_gpus(spec, ranks))
+            )
+
+        found = rooms.candidates[key] = Candidates(rooms, need.model, fits)
+    return found
+
+
+def _on_nodes(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> Place | None:
+    """Returns the best place; None where a node gives no set after all, which is then no candidate any more."""
     each = need.gpus // count
-    fitting = [
-        (len(room.free(need.model)), room.id, room)
-        for room in rooms
-        if len(room.free(need.model)) >= each and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
-    ]
-    chosen: list[tuple[NodeRoom, Picked]] = []
-    for _, _, room in sorted(fitting, key=lambda f: f[:2]) if len(fitting) >= count else ():
-        picked = pick(room, need.model, each)
-        if picked is not None:
-            chosen.append((room, picked))
-        if len(chosen) == count:
-            return sorted(chosen, key=lambda c: c[0].id)
-    return None
-
-
-def _whole_place(need: Need, chosen: list[tuple[NodeRoom, Picked]]) -> Place:
-    ranks = need.ranks_on_node(len(chosen))
-    members = tuple(
-        _member(room, picked.gpus, first_rank=i * ranks, ranks=ranks) for i, (room, picked) in enumerate(chosen)
-    )
-    where = " and ".join(f"{len(picked.gpus)} on {room.id} ({indices(picked.gpus)})" for room, picked in chosen)
-    nodes = "one node" if len(chosen) == 1 else f"{len(chosen)} nodes"
-    why = f"{nodes} as asked" if need.spec.resources.nodes else f"the fewest nodes that fit: {nodes}"
-    links = "".join(f"; {picked.why}" for _, picked in chosen[:1] if picked.why)
-    return Place(members=members, sentence=f"{count_gpus(need.gpus)}: {where}, {why}{links}")
+    if count == 1:
+        room = candidates.fullest()
+        parts = Parts((Part(room, pick(room, need.model, each)),)) if room is not None else Parts(())
+        choice = None
+    else:
+        choice = choose_nodes(candidates, count)
+        parts = pick_alike(choice.portions, need.model, each) if choice is not None else Parts(())
+    for part in parts.parts:
+        if part.picked is None:
+            candidates.drop(part.room)
+    by_name = {part.room.id: (part.room, part.picked) for part in parts.parts if part.picked is not None}
+    if len(by_name) < count:
+        return None
+    names = rooms.fabric.order(part.room.node for part in parts.parts) if count > 1 else tuple(by_name)
+    chosen = [by_name[name] for name in names]
+    ranks = need.ranks_on_node(count)
+    members = tuple(_member(r, p.gpus, first_rank=at * ranks, ranks=ranks) for at, (r, p) in enumerate(chosen))
+    return Place(members=members, sentence=placement_words(need, rooms, chosen, choice, parts.note))
 
 
 def _share_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
@@ -142,20 +127,3 @@ def _member(
         data_address=room.node.info.data_address,
         fingerprint=room.node.info.fingerprint,
     )
-
-
-def indices(gpus: Sequence[GpuRoom]) -> str:
-    """Writes GPU indices as people do: ``0-3, 6``."""
-    runs: list[list[int]] = []
-    for index in sorted(g.info.index for g in gpus):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
-
-
-def count_gpus(count: float, model: str = "") -> str:
-    """Writes ``1 GPU``, ``8 H100 GPUs``."""
-    words = f"{model.replace('|', ' or ')} " if model else ""
-    return f"{count:g} {words}GPU{'' if count == 1 else 's'}"

@@ -9,17 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from phalanx.core.topology.bitsets import mask_of
 from phalanx.core.topology.choice import choose
 from phalanx.core.topology.codec import from_json, topology_hash
 from phalanx.core.topology.devices import devices_of
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.node import NodeTopology
+from phalanx.core.topology.outcome import Chosen
 from phalanx.core.topology.refusals import Refusal
 from phalanx.core.topology.tables import MOST_DEVICES, Tables, build_tables
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom
 
 _KINDS_OF_NODES = 64
 _NODES = 16_384
+_CHOICES = 65_536
+_RESTRICTIONS = ('"partitions":', '"mig":', '"mig_enabled": true', '"copies": false', '"health": "lost"')
+"""A topology without any of these words allows every set of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +35,58 @@ class Picked:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A node's free GPUs as a set of places in the tables of its kind, which nodes that look alike share."""
+
+    tables: Tables
+    free: int
+    by_place: dict[int, GpuRoom]
+
+    def pick(self, count: int, *, within: int = -1) -> Picked | None:
+        """Returns the best set of the free GPUs, or of those among them that are ``within``."""
+        chosen = _choose(self.tables, self.free & within, count)
+        if isinstance(chosen, Refusal):
+            return None
+        return Picked(tuple(self.by_place[at] for at in chosen.ring), chosen.why)
+
+
 def pick(room: NodeRoom, model: str, count: int) -> Picked | None:
     """Returns ``count`` free GPUs of the node; None where it has no such set."""
     free = room.free(model)
     if len(free) < count:
         return None
-    known = _known(room.node.info.topology) if count else None
+    bench = bench_of(room, model) if count else None
+    return Picked(tuple(free[:count])) if bench is None else bench.pick(count)
+
+
+def can_pick(room: NodeRoom, model: str, count: int) -> bool:
+    """Says whether `pick` would return a set; reads no topology that allows them all."""
+    if room.count_free(model) < count:
+        return False
+    return not _is_restricted(room.node.info.topology) or pick(room, model, count) is not None
+
+
+def why_none(room: NodeRoom, model: str, count: int) -> str:
+    """Returns why the node's free GPUs make no set of ``count``, though there are enough; "" where they do."""
+    bench = bench_of(room, model)
+    chosen = _choose(bench.tables, bench.free, count) if bench is not None else None
+    return chosen.reason if isinstance(chosen, Refusal) else ""
+
+
+def bench_of(room: NodeRoom, model: str) -> Bench | None:
+    """Returns the node's free GPUs; None where nothing is known of what connects them."""
+    known = _known(room.node.info.topology)
     if known is None:
-        return Picked(tuple(free[:count]))
-    tables, places = known
-    by_place = {places[gpu.info.uuid]: gpu for gpu in free if gpu.info.uuid in places}
-    chosen = choose(tables, sum(1 << at for at in by_place), count)
-    if isinstance(chosen, Refusal):
         return None
-    return Picked(tuple(by_place[at] for at in chosen.ring), chosen.why)
+    tables, places = known
+    by_place = {places[gpu.info.uuid]: gpu for gpu in room.free(model) if gpu.info.uuid in places}
+    return Bench(tables, mask_of(by_place), by_place)
+
+
+@lru_cache(maxsize=_NODES)
+def _is_restricted(text: str) -> bool:
+    return any(word in text for word in _RESTRICTIONS)
 
 
 @lru_cache(maxsize=_NODES)
@@ -77,3 +120,24 @@ class _Tables:
 
 
 _TABLES = _Tables()
+
+
+class _Choices:
+    """What was chosen before from the same tables; equal masks of one kind of node come again and again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int, int], tuple[Tables, Chosen | Refusal]] = {}
+
+    def of(self, tables: Tables, free: int, count: int) -> Chosen | Refusal:
+        key = (id(tables), free, count)
+        seen = self._seen.get(key)
+        if seen is not None and seen[0] is tables:
+            return seen[1]
+        if len(self._seen) >= _CHOICES:
+            self._seen.clear()
+        chosen = choose(tables, free, count)
+        self._seen[key] = (tables, chosen)
+        return chosen
+
+
+_choose = _Choices().of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx_control.scheduler.fit import Need
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms
 
 

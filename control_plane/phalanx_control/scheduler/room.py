@@ -5,17 +5,25 @@ Nothing is read from stored counters: room is inventory minus leases and marks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from phalanx.core.messages import GpuInfo
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import NodeState
+from phalanx.core.topology.names import natural_key
+from phalanx_control.scheduler.cell_fabric import CellFabric, Spot, cell_fabric
 from phalanx_control.state.model import Gang, MemberState, Node, State
 
 CPU_GANGS_AT_LEAST = 8
 """CPU gangs that a node takes however few cores it has; otherwise two per core."""
+if TYPE_CHECKING:
+    from phalanx_control.scheduler.candidates import Candidates
+
 _EPSILON = 1e-9
+_COUNTS_KEPT = 65_536
 
 
 @dataclass(slots=True)
@@ -57,21 +65,31 @@ class NodeRoom:
     """One node: its GPUs by index, and cores and bytes that no gang has asked for."""
 
     node: Node
-    gpus: list[GpuRoom]
+    id: str
+    at: int
+    """Where it stands among the cell's nodes, ordered by name as people do."""
+    spot: Spot
     cpus: float
     memory_bytes: float
     cpu_gangs: int = 0
     gangs: int = 0
-    _free: dict[str, list[GpuRoom]] = field(default_factory=dict[str, list[GpuRoom]])
+    gpu_gangs: int = 0
+    _gpus: list[GpuRoom] | None = None
+    """Made when first looked at: most nodes of a large cell are not, in one pass."""
+    _free: dict[str, list[GpuRoom]] | None = None
     """By model; forgotten when something is taken or given back."""
-
-    @property
-    def id(self) -> str:
-        return self.node.info.node_id
 
     @property
     def open(self) -> bool:
         return self.node.state is NodeState.READY
+
+    @property
+    def gpus(self) -> list[GpuRoom]:
+        if self._gpus is None:
+            marks = self.node.marks
+            gpus = sorted(self.node.info.gpus, key=_by_index)
+            self._gpus = [GpuRoom(info=gpu, usable=gpu.uuid not in marks) for gpu in gpus]
+        return self._gpus
 
     def matching(self, model: str) -> list[GpuRoom]:
         """Returns the GPUs whose model fits, free or not."""
@@ -79,10 +97,18 @@ class NodeRoom:
 
     def free(self, model: str) -> list[GpuRoom]:
         """Returns the whole GPUs that could be leased now, lowest index first."""
+        if self._free is None:
+            self._free = {}
         found = self._free.get(model)
         if found is None:
             found = self._free[model] = [g for g in self.gpus if g.free and model_matches(model, g.info.model)]
         return found
+
+    def count_free(self, model: str) -> int:
+        """Returns how many `free` has."""
+        if self._gpus is None and not self.node.marks:
+            return _count_matching(self.node, model)
+        return len(self.free(model))
 
     def take(self, gang: Gang, member: MemberState, spec: FunctionSpec) -> None:
         """Writes a gang's part on this node into the picture."""
@@ -97,11 +123,12 @@ class NodeRoom:
         self._count(spec, member.member.ranks, sign=-1)
 
     def _leased(self, member: MemberState) -> list[GpuRoom]:
-        self._free.clear()
+        self._free = None
         return [g for g in self.gpus if g.info.uuid in member.member.gpus]
 
     def _count(self, spec: FunctionSpec, ranks: int, *, sign: int) -> None:
         self.gangs += sign
+        self.gpu_gangs += sign * (spec.resources.gpus > 0)
         self.cpu_gangs += sign * (spec.resources.gpus == 0)
         self.cpus -= sign * spec.resources.cpus * ranks
         self.memory_bytes -= sign * spec.resources.memory_gb * 1e9 * ranks
@@ -120,12 +147,34 @@ class NodeRoom:
         return max(CPU_GANGS_AT_LEAST, 2 * self.node.info.cpus)
 
 
-Rooms = dict[str, NodeRoom]
+class Rooms(dict[str, NodeRoom]):
+    """Every node by name, in natural order, in one fabric."""
+
+    def __init__(self, rooms: Iterable[NodeRoom], fabric: CellFabric) -> None:
+        super().__init__((room.id, room) for room in rooms)
+        self.fabric = fabric
+        self.candidates: dict[object, Candidates] = {}
+        """By what a part of a gang needs; made when first asked for."""
+        self._largest: dict[str, int] = {}
+        self.changed: list[Callable[[NodeRoom], None]] = []
+        """Told of each node on which something was taken or given back."""
+
+    def largest(self, model: str) -> int:
+        """Returns how many GPUs of a model any node has at most, free or not."""
+        if model not in self._largest:
+            self._largest[model] = max((_count_matching(room.node, model) for room in self.values()), default=0)
+        return self._largest[model]
+
+    def notice(self, room: NodeRoom) -> None:
+        for tell in self.changed:
+            tell(room)
 
 
 def rooms_of(state: State) -> Rooms:
     """Returns the picture of every node, in the order of their names."""
-    rooms = {node_id: empty_room(state.nodes[node_id]) for node_id in sorted(state.nodes)}
+    fabric = cell_fabric(state.fabric)
+    names = _natural_order(tuple(state.nodes))
+    rooms = Rooms((_empty(state.nodes[name], at, fabric) for at, name in enumerate(names)), fabric)
     for gang in state.gangs.values():
         put_in(state, gang, rooms)
     return rooms
@@ -136,7 +185,9 @@ def put_in(state: State, gang: Gang, rooms: Rooms) -> None:
     spec = state.functions[gang.function_id].spec
     for member in gang.members:
         if not member.ended:
-            rooms[member.member.node_id].take(gang, member, spec)
+            room = rooms[member.member.node_id]
+            room.take(gang, member, spec)
+            rooms.notice(room)
 
 
 def take_out(state: State, gang: Gang, rooms: Rooms) -> None:
@@ -144,13 +195,45 @@ def take_out(state: State, gang: Gang, rooms: Rooms) -> None:
     spec = state.functions[gang.function_id].spec
     for member in gang.members:
         if not member.ended:
-            rooms[member.member.node_id].give_back(gang, member, spec)
+            room = rooms[member.member.node_id]
+            room.give_back(gang, member, spec)
+            rooms.notice(room)
 
 
 def empty_room(node: Node) -> NodeRoom:
     """Returns the picture of one node as if nothing were leased."""
-    gpus = [GpuRoom(info=g, usable=g.uuid not in node.marks) for g in sorted(node.info.gpus, key=_by_index)]
-    return NodeRoom(node=node, gpus=gpus, cpus=node.info.cpus, memory_bytes=node.info.memory_bytes)
+    return _empty(node, 0, cell_fabric(""))
+
+
+def _empty(node: Node, at: int, fabric: CellFabric) -> NodeRoom:
+    info = node.info
+    return NodeRoom(node, info.node_id, at, fabric.spot(node), info.cpus, info.memory_bytes)
+
+
+@lru_cache(maxsize=8)
+def _natural_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=natural_key))
+
+
+class _Counts:
+    """How many GPUs of a model a node has, remembered for as long as its record is the same one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[Node, int]] = {}
+
+    def of(self, node: Node, model: str) -> int:
+        key = (node.info.node_id, model)
+        seen = self._seen.get(key)
+        if seen is not None and seen[0] is node:
+            return seen[1]
+        if len(self._seen) >= _COUNTS_KEPT:
+            self._seen.clear()
+        count = sum(model_matches(model, gpu.model) for gpu in node.info.gpus)
+        self._seen[key] = (node, count)
+        return count
+
+
+_count_matching = _Counts().of
 
 
 def _by_index(gpu: GpuInfo) -> int:

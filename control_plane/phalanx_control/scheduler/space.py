@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from phalanx.core.states import GangState
-from phalanx_control.scheduler.fit import Need, find_place
+from phalanx_control.scheduler.fit import find_place
+from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import Rooms, put_in, take_out
 from phalanx_control.state.model import Gang, State
 

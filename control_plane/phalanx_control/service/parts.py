@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from phalanx_control.service.blob_api import ClientBlobs
 from phalanx_control.service.enrol import Enrolment
+from phalanx_control.service.fabric import FabricDesk
 from phalanx_control.service.follow import Follower
 from phalanx_control.service.log_sources import Directory
 from phalanx_control.service.ports import ControllerPort
@@ -26,3 +27,4 @@ class Parts:
     follower: Follower
     submit: SubmitChecks
     about: AboutServer
+    fabric: FabricDesk

@@ -33,6 +33,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         self._follower = parts.follower
         self._submit = parts.submit
         self._about = parts.about
+        self._fabric = parts.fabric
 
     async def GetServerInfo(self, request: control_pb2.Empty, context: Any) -> control_pb2.ServerInfo:
         return wire.to_proto(self._about.view())
@@ -133,8 +134,17 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         text = self._queries.topology(request.node_id)
         return control_pb2.TopologyText(node_id=request.node_id, topology=text)
 
+    async def SetFabric(self, request: control_pb2.FabricText, context: Any) -> control_pb2.FabricText:
+        return await self._fabric.set(request.fabric)
+
+    async def GetFabric(self, request: control_pb2.Empty, context: Any) -> control_pb2.FabricText:
+        return await self._fabric.get()
+
     async def ListGangs(self, request: control_pb2.Empty, context: Any) -> control_pb2.GangList:
         return control_pb2.GangList(gangs=[wire.to_proto(view) for view in self._queries.gangs()])
+
+    async def ExplainGang(self, request: control_pb2.GangId, context: Any) -> control_pb2.GangExplanation:
+        return wire.to_proto(await self._queries.explain(request.gang_id))
 
     async def GetCost(self, request: control_pb2.CostRequest, context: Any) -> control_pb2.CostList:
         costs = await self._queries.costs(request.call_id, request.group_by)

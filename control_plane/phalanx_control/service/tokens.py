@@ -45,7 +45,7 @@ class TokenDesk:
         """Returns a new token; its text is not kept anywhere. ``lifetime_ms`` 0 = it does not expire."""
         mine = caller().owner.workspace
         workspace = workspace or mine
-        if workspace != mine and not _is_operator():
+        if workspace != mine and not is_operator():
             raise NotAllowedError(f"only admins of {OPERATORS!r} make tokens for other workspaces")
         self._check(workspace, user, role, lifetime_ms)
         token = new_token()
@@ -86,7 +86,7 @@ class TokenDesk:
 
     async def create_join_token(self) -> tuple[str, int]:
         """Returns a one-time join token and the wall milliseconds at which it expires."""
-        if not _is_operator():
+        if not is_operator():
             raise NotAllowedError(f"only admins of {OPERATORS!r} let machines join")
         text = f"pxjoin_{secrets.token_urlsafe(32)}"
         expires = self._clock.wall_ms() + JOIN_TOKEN_LIFETIME_MS
@@ -103,9 +103,10 @@ class TokenDesk:
             raise InvalidSpecError(f"lifetime of {lifetime_ms} ms: use 0 for none, or up to five years")
 
 
-def _is_operator() -> bool:
+def is_operator() -> bool:
+    """Says whether the present caller belongs to those who run the cell."""
     return caller().owner.workspace == OPERATORS
 
 
 def _sees(token: Token) -> bool:
-    return _is_operator() or token.owner.workspace == caller().owner.workspace
+    return is_operator() or token.owner.workspace == caller().owner.workspace

@@ -85,6 +85,10 @@ def _gpu_marked(state: State, event: events.GpuMarked, log_ms: int) -> State:
     return replace(state, nodes=state.nodes.set(event.node_id, replace(node, marks=marks)))
 
 
+def _fabric_set(state: State, event: events.FabricSet, _: int) -> State:
+    return replace(state, fabric=event.fabric)
+
+
 # ---- gangs ----
 
 
@@ -126,6 +130,11 @@ def _member_was_ready(state: State, event: events.MemberWasReady, _: int) -> Sta
         state.gangs[event.gang_id], event.node_id, lambda m: replace(m, ready=True, pids=tuple(event.pids))
     )
     return _put_gang(state, replace(gang, backend=event.backend or gang.backend))
+
+
+def _ranks_equipped(state: State, event: events.RanksEquipped, _: int) -> State:
+    gang = state.gangs[event.gang_id]
+    return _put_gang(state, _with_member(gang, event.node_id, lambda m: replace(m, equipment=event.equipment)))
 
 
 def _gang_ready(state: State, event: events.GangReady, log_ms: int) -> State:
@@ -251,12 +260,14 @@ _STEPS: dict[type, Step] = {
     events.NodeJoined: _node_joined,
     events.NodeStateChanged: _node_state_changed,
     events.GpuMarked: _gpu_marked,
+    events.FabricSet: _fabric_set,
     events.DirectCallsCounted: _direct_calls_counted,
     events.StaleRefused: _stale_refused,
     events.GangReserved: _gang_reserved,
     events.MemberWasPrepared: _member_was_prepared,
     events.GangStarting: _gang_starting,
     events.MemberWasReady: _member_was_ready,
+    events.RanksEquipped: _ranks_equipped,
     events.GangReady: _gang_ready,
     events.GangDraining: _gang_draining,
     events.MemberHasEnded: _member_has_ended,

@@ -70,6 +70,13 @@ class UseJoinToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetFabric:
+    """``fabric`` as JSON; "" forgets it."""
+
+    fabric: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
     call_id: str
     function_id: str
@@ -162,6 +169,7 @@ Command = (
     | RevokeToken
     | CreateJoinToken
     | UseJoinToken
+    | SetFabric
     | Submit
     | Cancel
     | AgentSaid

@@ -76,6 +76,12 @@ class GpuMarked(Event, frozen=True, tag=True):
     reason: str = ""
 
 
+class FabricSet(Event, frozen=True, tag=True):
+    """The network between nodes, as `phalanx.core.topology.fabric_codec` writes it; "" where it is forgotten."""
+
+    fabric: str
+
+
 # ---- calls ----
 
 
@@ -214,6 +220,14 @@ class MemberWasReady(Event, frozen=True, tag=True):
     backend: str = ""
 
 
+class RanksEquipped(Event, frozen=True, tag=True):
+    """What the ranks of one node got, as `phalanx.core.topology.equipment` writes it."""
+
+    gang_id: str
+    node_id: str
+    equipment: str
+
+
 class GangReady(Event, frozen=True, tag=True):
     """Every rank is inside the process group."""
 
@@ -319,11 +333,13 @@ AnyEvent = (
     | DirectReportTaken
     | LinesFiled
     | LedgerMonthDropped
+    | FabricSet
+    | RanksEquipped
 )
 
 Events = tuple[AnyEvent, ...]
 
-SINCE: dict[type, int] = {DirectReportTaken: 2, LinesFiled: 2, LedgerMonthDropped: 2}
+SINCE: dict[type, int] = {DirectReportTaken: 2, LinesFiled: 2, LedgerMonthDropped: 2, FabricSet: 3, RanksEquipped: 3}
 """The schema version that brought a kind; 1 for all others."""
 
 

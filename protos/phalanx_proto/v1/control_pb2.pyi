@@ -347,6 +347,16 @@ class TopologyText(_message.Message):
     topology: str
     def __init__(self, node_id: _Optional[str] = ..., topology: _Optional[str] = ...) -> None: ...
 
+class FabricText(_message.Message):
+    __slots__ = ("fabric", "is_set", "absent")
+    FABRIC_FIELD_NUMBER: _ClassVar[int]
+    IS_SET_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    fabric: str
+    is_set: bool
+    absent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fabric: _Optional[str] = ..., is_set: bool = ..., absent: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GangView(_message.Message):
     __slots__ = ("gang_id", "function_id", "function", "state", "workspace", "user", "world_size", "nodes", "gpus", "calls", "depth", "in_flight", "idle_ms", "placement", "created_ms")
     GANG_ID_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +390,34 @@ class GangView(_message.Message):
     placement: str
     created_ms: int
     def __init__(self, gang_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., state: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[str]] = ..., calls: _Optional[_Iterable[str]] = ..., depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., idle_ms: _Optional[int] = ..., placement: _Optional[str] = ..., created_ms: _Optional[int] = ...) -> None: ...
+
+class GangId(_message.Message):
+    __slots__ = ("gang_id",)
+    GANG_ID_FIELD_NUMBER: _ClassVar[int]
+    gang_id: str
+    def __init__(self, gang_id: _Optional[str] = ...) -> None: ...
+
+class MemberExplanation(_message.Message):
+    __slots__ = ("node_id", "first_rank", "ranks", "gpus", "equipment")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    EQUIPMENT_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    first_rank: int
+    ranks: int
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    equipment: str
+    def __init__(self, node_id: _Optional[str] = ..., first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., gpus: _Optional[_Iterable[str]] = ..., equipment: _Optional[str] = ...) -> None: ...
+
+class GangExplanation(_message.Message):
+    __slots__ = ("gang", "members")
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    gang: GangView
+    members: _containers.RepeatedCompositeFieldContainer[MemberExplanation]
+    def __init__(self, gang: _Optional[_Union[GangView, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberExplanation, _Mapping]]] = ...) -> None: ...
 
 class GangList(_message.Message):
     __slots__ = ("gangs",)

@@ -116,10 +116,25 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeId.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.TopologyText.FromString,
                 _registered_method=True)
+        self.SetFabric = channel.unary_unary(
+                '/phalanx.v1.Control/SetFabric',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
+                _registered_method=True)
+        self.GetFabric = channel.unary_unary(
+                '/phalanx.v1.Control/GetFabric',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
+                _registered_method=True)
         self.ListGangs = channel.unary_unary(
                 '/phalanx.v1.Control/ListGangs',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.GangList.FromString,
+                _registered_method=True)
+        self.ExplainGang = channel.unary_unary(
+                '/phalanx.v1.Control/ExplainGang',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.GangId.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.GangExplanation.FromString,
                 _registered_method=True)
         self.GetCost = channel.unary_unary(
                 '/phalanx.v1.Control/GetCost',
@@ -262,8 +277,29 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetFabric(self, request, context):
+        """The network between nodes, for placement; an empty text forgets it. Answers as GetFabric.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFabric(self, request, context):
+        """With what agents know of their nodes, and with nodes that the fabric does not name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListGangs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainGang(self, request, context):
+        """Where a gang stands and what its ranks got; of an ended one, where it stood.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -395,10 +431,25 @@ def add_ControlServicer_to_server(servicer, server):
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.NodeId.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.TopologyText.SerializeToString,
             ),
+            'SetFabric': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetFabric,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.SerializeToString,
+            ),
+            'GetFabric': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetFabric,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.SerializeToString,
+            ),
             'ListGangs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGangs,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.GangList.SerializeToString,
+            ),
+            'ExplainGang': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainGang,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.GangId.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.GangExplanation.SerializeToString,
             ),
             'GetCost': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCost,
@@ -879,6 +930,60 @@ class Control(object):
             _registered_method=True)
 
     @staticmethod
+    def SetFabric(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/SetFabric',
+            phalanx__proto_dot_v1_dot_control__pb2.FabricText.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFabric(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetFabric',
+            phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListGangs(request,
             target,
             options=(),
@@ -895,6 +1000,33 @@ class Control(object):
             '/phalanx.v1.Control/ListGangs',
             phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.GangList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainGang(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/ExplainGang',
+            phalanx__proto_dot_v1_dot_control__pb2.GangId.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.GangExplanation.FromString,
             options,
             channel_credentials,
             insecure,

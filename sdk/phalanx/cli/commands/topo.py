@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli import fabric
 from phalanx.cli.options import Command, Session
+from phalanx.cli.shorthand import Shorthand
 from phalanx.cli.topology_picture import picture
 from phalanx.cli.topology_text import drawing, headline
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.topology.choice import choose
 from phalanx.core.topology.codec import to_json
-from phalanx.core.topology.importers.detect import read_node
+from phalanx.core.topology.fabric import Fabric
+from phalanx.core.topology.importers.detect import read, read_node
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
 from phalanx.core.topology.presets import PRESETS, preset
@@ -64,7 +67,12 @@ def rank(session: Session, node: str, gpus: int, free: str, top: int) -> None:
 def import_file(session: Session, file: str) -> None:
     """Reads a file in any of the formats and shows what it says."""
     screen = session.screen()
-    topology = read_node(Path(file).read_text(encoding="utf-8", errors="replace"))
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    facts = read(text).facts
+    if isinstance(facts, Fabric):
+        fabric.draw(screen, facts)
+        return
+    topology = read_node(text)
     if screen.look.json:
         screen.data(to_json(topology))
         return
@@ -112,25 +120,9 @@ def _row(each: Ranked) -> tuple[str, ...]:
     return mark, each.gpus, each.ring, f"{each.ring_gbyte_s:.1f}", f"{each.pairs_gbyte_s:.1f}", each.why_not
 
 
-class _Topo(click.Group):
-    """`gpuctl topo NODE` is short for `gpuctl topo show NODE`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if not args or args[0] not in self.commands:
-            args = ["show", *args]
-        return super().resolve_command(ctx, args)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
 _NODE = click.Argument(["node"], default="", metavar="NODE|PRESET|FILE")
 
-command = _Topo(
+command = Shorthand(
     "topo",
     help="What nodes look like, and which of their GPUs are best together.",
     commands=[
@@ -159,9 +151,10 @@ command = _Topo(
         Command(
             "import",
             callback=import_file,
-            help="Read a topology file (nvidia-smi topo -m, NCCL XML, our JSON) and show what it says.",
+            help="Read a file about a node (nvidia-smi topo -m, NCCL XML, our JSON) or a fabric; show what it says.",
             params=[click.Argument(["file"], type=click.Path(exists=True, dir_okay=False))],
             examples=("gpuctl topo import topo.txt", "gpuctl topo import nccl.xml --json"),
         ),
+        fabric.command,
     ],
 )

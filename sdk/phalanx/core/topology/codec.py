@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
@@ -15,6 +16,7 @@ from phalanx.core.topology.node import Gpu, Health, Link, LinkLayer, MigDevice, 
 
 FORMAT = "phalanx-topology-1"
 _MAX_CHARS = 16 << 20
+_NVL_DOMAIN = re.compile(r'"nvl_domain": ?("(?:[^"\\]|\\.)*")')
 _MAX_WHOLE = 1 << 63
 _Reader = Callable[[object, str], Any]
 """Takes a JSON value and its path, as ``gpus[2].numa``."""
@@ -43,6 +45,18 @@ def from_json(text: str) -> NodeTopology:
     topology = cast("NodeTopology", _NODE(facts, ""))
     _refuse_misfits(topology)
     return topology
+
+
+def nvl_domain_in(text: str) -> str | None:
+    """Returns the NVLink domain that a topology as JSON names, without reading the rest; None where it names none.
+
+    Inside a JSON string a quote is escaped, so that no note can look like the fact.
+    """
+    found = _NVL_DOMAIN.search(text)
+    try:
+        return str(json.loads(found[1])) or None if found else None
+    except ValueError:
+        return None
 
 
 def topology_hash(topology: NodeTopology) -> str:

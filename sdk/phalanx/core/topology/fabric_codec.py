@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from typing import cast
 
+from phalanx.core.errors import InvalidSpecError
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric import Domain, Fabric, FabricNode, InvalidFabricError
 from phalanx.core.topology.json_text import Object, object_in, read_json
 
 FORMAT = "phalanx-fabric-1"
 MAX_CHARS = 64 << 20
+MOST_STORED_BYTES = 2 << 20
+"""What a cell keeps of its fabric at most: it travels in one message, and is one entry of the log."""
 _FIGURES = frozenset({"bandwidth_gbyte_s", "oversubscription"})
 
 
@@ -27,6 +30,17 @@ def fabric_to_json(fabric: Fabric) -> str:
         "notes": fabric.notes,
     }
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def within_limits(text: str) -> str:
+    """Returns the text. Raises InvalidSpecError where a cell does not keep as much."""
+    size = len(text.encode())
+    if size > MOST_STORED_BYTES:
+        raise InvalidSpecError(
+            f"the fabric takes {size} bytes: a cell keeps {MOST_STORED_BYTES}, which is enough for some 15,000 nodes",
+            hint="leave out nodes that are not of this cell",
+        )
+    return text
 
 
 def fabric_from_json(text: str) -> Fabric:

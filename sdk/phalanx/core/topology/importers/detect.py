@@ -54,10 +54,10 @@ class Imported:
     facts: Facts
 
 
-def read(text: str) -> Imported:
+def read(text: str, written_as: Format | None = None) -> Imported:
     """Raises UnreadableTopologyError, naming the formats where it is none of them."""
     text = text.removeprefix("\ufeff")
-    found = detect(text)
+    found = written_as or detect(text)
     return Imported(found, _READERS[found](text))
 
 
@@ -68,6 +68,17 @@ def read_node(text: str) -> NodeTopology:
         raise UnreadableTopologyError(
             f"this is {imported.format}, which does not describe a node's GPUs and their links",
             hint="bring `nvidia-smi topo -m`, an NCCL topology XML, or what `gpuctl topo NODE --json` printed",
+        )
+    return imported.facts
+
+
+def read_fabric(text: str, written_as: Format | None = None) -> Fabric:
+    """Returns the fabric that the text describes. Raises as `read`, and where it describes something else."""
+    imported = read(text, written_as)
+    if not isinstance(imported.facts, Fabric):
+        raise UnreadableTopologyError(
+            f"this is {imported.format}, which does not describe the network between nodes",
+            hint="bring Slurm's topology.conf, the output of `ibnetdiscover`, or a cloud's instance topology as JSON",
         )
     return imported.facts
 

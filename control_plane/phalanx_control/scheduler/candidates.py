@@ -1,0 +1,120 @@
+"""The nodes that can take a part of a gang, gathered by where they stand. Made once per size and then kept in step.
+
+Nodes are counted, not compared: those that share all their domains lie in one bucket, and what a domain holds is the
+sum of its buckets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from phalanx_control.scheduler.cell_fabric import Area, Spot
+from phalanx_control.scheduler.room import NodeRoom, Rooms
+
+Fits = Callable[[NodeRoom], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """``free``: how many fitting GPUs; ``held``: a gang is on others of the node's."""
+
+    room: NodeRoom
+    free: int
+    held: bool
+
+    @property
+    def fullest_first(self) -> tuple[int, int]:
+        """Orders by how few GPUs are free, then by name."""
+        return self.free, self.room.at
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Candidates of one spot; ``held`` counts those on which a gang is."""
+
+    spot: Spot
+    nodes: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
+    held: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an area has: candidates, and how many of them a gang is on."""
+
+    area: Area
+    nodes: int = 0
+    held: int = 0
+    buckets: list[Bucket] = field(default_factory=list[Bucket])
+
+    def add(self, bucket: Bucket) -> None:
+        self.nodes += len(bucket.nodes)
+        self.held += bucket.held
+        self.buckets.append(bucket)
+
+    def tightness(self, count: int) -> tuple[int, int]:
+        """Orders by how many empty nodes a gang on ``count`` nodes opens, then by how many candidates it leaves."""
+        return max(0, count - self.held), self.nodes
+
+
+class Candidates:
+    """Of one picture, for parts of one size."""
+
+    def __init__(self, rooms: Rooms, model: str, fits: Fits) -> None:
+        self._model = model
+        self._fits = fits
+        self.levels = len(rooms.fabric.levels)
+        self.buckets: dict[Spot, Bucket] = {}
+        self._by_free: defaultdict[int, dict[str, Candidate]] = defaultdict(dict)
+        for room in rooms.values():
+            self._add(room)
+        rooms.changed.append(self._renew)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_free.values()))
+
+    def names(self) -> set[str]:
+        """Returns the names of the nodes."""
+        return {name for nodes in self._by_free.values() for name in nodes}
+
+    def fullest(self) -> NodeRoom | None:
+        """Returns the node with the fewest free GPUs, of those the one whose spot has the fewest candidates."""
+        least = min((free for free, nodes in self._by_free.items() if nodes), default=None)
+        if least is None:
+            return None
+        rooms = (node.room for node in self._by_free[least].values())
+        return min(rooms, key=lambda room: (len(self.buckets[room.spot].nodes), room.at))
+
+    def drop(self, room: NodeRoom) -> None:
+        """Takes a node out, until something changes on it."""
+        bucket = self.buckets.get(room.spot)
+        known = bucket.nodes.pop(room.id, None) if bucket is not None else None
+        if bucket is not None and known is not None:
+            bucket.held -= known.held
+            del self._by_free[known.free][room.id]
+
+    def by_level(self) -> list[dict[Area, Tally]]:
+        """Returns the areas that have candidates, by rank."""
+        levels: list[dict[Area, Tally]] = [{} for _ in range(self.levels)]
+        for spot, bucket in self.buckets.items():
+            for area in spot if bucket.nodes else ():
+                tally = levels[area.rank].get(area)
+                if tally is None:
+                    tally = levels[area.rank][area] = Tally(area)
+                tally.add(bucket)
+        return levels
+
+    def _renew(self, room: NodeRoom) -> None:
+        self.drop(room)
+        self._add(room)
+
+    def _add(self, room: NodeRoom) -> None:
+        if not self._fits(room):
+            return
+        bucket = self.buckets.get(room.spot)
+        if bucket is None:
+            bucket = self.buckets[room.spot] = Bucket(room.spot)
+        node = Candidate(room, room.count_free(self._model), room.gpu_gangs > 0)
+        bucket.nodes[room.id] = self._by_free[node.free][room.id] = node
+        bucket.held += node.held

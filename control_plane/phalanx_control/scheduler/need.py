@@ -1,0 +1,46 @@
+"""What one gang asks for, in the terms of placement. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from phalanx.core.spec import FunctionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one gang asks for, of one tenant."""
+
+    spec: FunctionSpec
+    workspace: str
+
+    @property
+    def model(self) -> str:
+        return self.spec.resources.gpu
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs of the gang; 0 for fractions and CPU functions."""
+        return int(self.spec.resources.gpus)
+
+    @property
+    def share(self) -> float:
+        """The part of one GPU, for functions that ask for less than one; else 0."""
+        asked = self.spec.resources.gpus
+        return asked if 0 < asked < 1 else 0
+
+    def node_counts(self, nodes: int) -> Iterator[int]:
+        """Yields the numbers of nodes that the gang may be spread over, fewest first."""
+        wanted = self.spec.resources.nodes
+        if self.spec.launch == "single" or not self.gpus:
+            counts: Iterable[int] = (1,)
+        else:
+            counts = (wanted,) if wanted else range(1, min(nodes, self.gpus) + 1)
+        return (n for n in counts if n <= nodes and (not self.gpus or self.gpus % n == 0))
+
+    def ranks_on_node(self, nodes: int) -> int:
+        """Returns how many ranks each of ``nodes`` nodes gets."""
+        if self.spec.launch == "per_gpu":
+            return max(1, self.gpus // nodes)
+        return 1

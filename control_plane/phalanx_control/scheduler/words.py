@@ -1,0 +1,74 @@
+"""How places are told: which GPUs, on which nodes, in which domain, and why there. Words only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx_control.scheduler.candidates import Tally
+from phalanx_control.scheduler.cell_fabric import Area, level_words
+from phalanx_control.scheduler.domains import Choice
+from phalanx_control.scheduler.nearest import Picked
+from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
+
+_NODES_NAMED = 8
+
+
+def placement_words(
+    need: Need, rooms: Rooms, chosen: Sequence[tuple[NodeRoom, Picked]], choice: Choice | None, note: str
+) -> str:
+    """Returns the sentence that goes with a place of whole GPUs. ``choice``: of the nodes, where there are several."""
+    nodes = "one node" if len(chosen) == 1 else f"{len(chosen)} nodes"
+    why = f"{nodes} as asked" if need.spec.resources.nodes else f"the fewest nodes that fit: {nodes}"
+    near = _nearness(rooms, choice, len(chosen)) if choice is not None else ""
+    more = [text for text in (note, chosen[0][1].why) if text]
+    return "; ".join([f"{count_gpus(need.gpus, need.model)}: {_where(chosen)}, {why}{near}", *more])
+
+
+def _where(chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:
+    if len(chosen) <= _NODES_NAMED:
+        return " and ".join(f"{len(picked.gpus)} on {room.id} ({indices(picked.gpus)})" for room, picked in chosen)
+    named = ", ".join(room.id for room, _ in chosen[: _NODES_NAMED - 1])
+    return f"{len(chosen[0][1].gpus)} each on {named} and {len(chosen) - _NODES_NAMED + 1} more"
+
+
+def _nearness(rooms: Rooms, choice: Choice, count: int) -> str:
+    """Says in which domain the nodes are, and that no smaller one has enough of them."""
+    missed = f"; {_missed(choice.missed[-1], count)}" if choice.missed else ""
+    area = choice.within.area
+    if area is rooms.fabric.cell:
+        return f", in no common domain{missed}" if choice.missed else ""
+    how = "empty nodes elsewhere stay empty" if choice.tighter else "tightest that fits"
+    free = f"{count_nodes(choice.within.nodes)} free of {nodes_in(rooms, area)}"
+    return f", {'both' if count == 2 else 'all'} in {area.words} ({how}: {free}){missed}"
+
+
+def _missed(tally: Tally, count: int) -> str:
+    return f"no {level_words(tally.area.level)} has {count} free, {tally.area.words} has {tally.nodes}"
+
+
+def nodes_in(rooms: Rooms, area: Area) -> int:
+    """Returns how many of the cell's nodes stand in an area."""
+    return sum(area in room.spot for room in rooms.values())
+
+
+def indices(gpus: Sequence[GpuRoom]) -> str:
+    """Writes GPU indices as people do: ``0-3, 6``."""
+    runs: list[list[int]] = []
+    for index in sorted(g.info.index for g in gpus):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def count_gpus(count: float, model: str = "") -> str:
+    """Writes ``1 GPU``, ``8 H100 GPUs``."""
+    words = f"{model.replace('|', ' or ')} " if model else ""
+    return f"{count:g} {words}GPU{'' if count == 1 else 's'}"
+
+
+def count_nodes(count: int) -> str:
+    """Writes ``1 node``, ``3 nodes``."""
+    return f"{count} node{'' if count == 1 else 's'}"
