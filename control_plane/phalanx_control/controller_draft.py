@@ -39,6 +39,7 @@ NO_NEED_TO_SCHEDULE = (
     ev.MeterClosed,
     ev.MemberWasPrepared,
     ev.MemberWasReady,
+    ev.RanksEquipped,
     ev.GangStarting,
     ev.TokenCreated,
     ev.TokenRevoked,

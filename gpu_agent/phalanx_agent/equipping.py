@@ -134,7 +134,7 @@ def _nccl_file(config: GangConfig, topology: NodeTopology | None, path: Path | N
 def _with_own(network: Network, config: GangConfig) -> tuple[Variable, ...]:
     """What an operator gives the agent wins over the node's choice, and what the function sets wins over both."""
     operators = with_own(network.variables, _own(os.environ), "the agent's environment")
-    return with_own(operators, _own(dict(config.function.env.variables)), "the function's env")
+    return with_own(operators, _own(dict(config.function.env.variables)), "the function's env(vars=)")
 
 
 def _own(environment: Mapping[str, str]) -> dict[str, str]:

@@ -39,13 +39,13 @@ def test_a_rank_is_bound_to_the_processors_near_its_gpu_and_prefers_their_memory
     assert number_list(list(near.cpus)) == "0-15,32-47"
     assert number_list(list(far.cpus)) == "16-31,48-63"
     assert (near.numa, far.numa) == (0, 1)
-    assert near.why == "near GPU 0"
+    assert near.why == "near its GPU"
 
 
 def test_ranks_near_the_same_processors_share_them_and_say_so() -> None:
     found = bound((0, 1, 4))
     assert [each.sharers for each in found] == [2, 2, 1]
-    assert found[0].why == "near GPU 0, shared by 2 ranks"
+    assert found[0].why == "near its GPU, shared by 2 ranks"
 
 
 def test_asked_processors_are_split_between_the_ranks_of_a_numa_node() -> None:
@@ -54,20 +54,20 @@ def test_asked_processors_are_split_between_the_ranks_of_a_numa_node() -> None:
     assert [len(each) for each in taken] == [8, 8, 8, 8]
     assert set.union(*taken) == set(range(16)) | set(range(32, 48))
     assert all(each.sharers == 1 for each in found)
-    assert found[0].why == "8 of the 32 near GPU 0, as cpus=8 asks for"
+    assert found[0].why == "8 of the 32 near its GPU, as cpus=8 asks for"
 
 
 def test_asking_for_more_than_is_near_gets_all_that_is_near_and_says_so() -> None:
     (found,) = bound((0,), cpus=40)
     assert len(found.cpus) == 32
-    assert found.why == "32 of the 32 near GPU 0, fewer than cpus=40 asks for"
+    assert found.why == "32 of the 32 near its GPU, fewer than cpus=40 asks for"
 
 
 def test_only_processors_of_the_cpuset_are_used() -> None:
     near, far = bound((0, 7), host=Host(allowed=frozenset({3, 33})))
     assert near.cpus == (3, 33)
     assert far.cpus == ()
-    assert far.why == "not bound: none of the processors near GPU 7 (16-31,48-63) is in the agent's cpuset"
+    assert far.why == "not bound: none of the processors near its GPU (16-31,48-63) is in the agent's cpuset"
     assert far.numa is None
 
 
@@ -82,12 +82,12 @@ def test_a_simulated_node_binds_nothing_that_this_machine_does_not_have() -> Non
     ("on", "share", "reason"),
     [
         (node(), 0.5, "not bound: it holds a part of a GPU, and others run beside it"),
-        (node(cpus=(None, None)), 1, "not bound: nothing says which processors are near GPU 0"),
-        (node(cpus=("x", "y")), 1, "not bound: nothing says which processors are near GPU 0"),
+        (node(cpus=(None, None)), 1, "not bound: nothing says which processors are near its GPU"),
+        (node(cpus=("x", "y")), 1, "not bound: nothing says which processors are near its GPU"),
         (
             replace(node(), gpus=tuple(replace(gpu, numa=None) for gpu in node().gpus)),
             1,
-            "not bound: the NUMA node of GPU 0 is not known",
+            "not bound: the NUMA node of its GPU is not known",
         ),
     ],
 )

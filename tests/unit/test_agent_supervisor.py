@@ -24,6 +24,7 @@ from phalanx.core.messages import (
 )
 from phalanx.core.spec import FunctionSpec, Limits, Resources
 from phalanx.core.states import Cause, GpuState, Phase
+from phalanx.core.topology.equipment import Equipment, Variable, to_text
 from phalanx_agent import gang_events as ev
 from phalanx_agent.dataplane.facts import KeeperAttached, KeeperEnded, KeeperStuck, RankSaid
 from phalanx_agent.gang_config import GangConfig
@@ -317,6 +318,19 @@ def test_an_adopted_gang_is_ready_again_when_its_keeper_says_so() -> None:
     world.tell(KeeperAttached(gang_id="g-1", phase="busy", pids=(7,), keeper_pid=3, backend="gloo"))
     assert world.said(MemberReady) == [MemberReady(gang_id="g-1", fence=1, pids=(7,), backend="gloo")]
     assert world.tell(Start(gang_id="g-1", fence=1))
+
+
+def test_what_the_ranks_got_is_told_when_they_are_ready_and_again_by_the_next_agent() -> None:
+    got = Equipment(variables=(Variable("NCCL_CROSS_NIC", "0", "rails"),), topology="/run/topology/1.json")
+    shown = to_text(got.shown())
+    world = World().prepared()
+    world.tell(Start(gang_id="g-1", fence=1), ev.Equipped(gang_id="g-1", equipment=to_text(got)))
+    world.tell(ev.Launched(gang_id="g-1"), RankSaid(gang_id="g-1", rank=-1, event="ready"))
+    assert [said.equipment for said in world.said(MemberReady)] == [shown]
+    after = World()
+    after.tell(ev.Adopted(config=replace(config(), equipment=to_text(got)), alive=True))
+    after.tell(KeeperAttached(gang_id="g-1", phase="ready", pids=(7,), keeper_pid=3))
+    assert [said.equipment for said in after.said(MemberReady)] == [shown]
 
 
 def test_a_gang_that_ended_without_an_agent_is_told_as_it_ended() -> None:

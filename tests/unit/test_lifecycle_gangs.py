@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phalanx.core import messages as m
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GangState, GpuState, Outcome, Phase
+from phalanx_control.lifecycle.decide import decide
 from phalanx_control.state import commands as c
 from phalanx_control.state import queries
-from phalanx_control.state.model import Gang
+from phalanx_control.state.model import SCHEMA_VERSION, Gang
 from tests.support.builders import World, call_id, node_info, spec
 
 USER_ERROR = m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ImportError", message="no module named x")
@@ -46,6 +49,25 @@ def test_nobody_is_used_before_everybody_is_ready() -> None:
     assert world.kinds(world.say("n2", ready)) == ["MemberWasReady"]
     assert world.kinds(world.say("n1", ready)) == ["MemberWasReady", "GangReady", "CallAssigned"]
     assert (world.only_gang().state, world.only_gang().backend) == (GangState.BUSY, "gloo")
+
+
+def test_what_the_ranks_got_is_kept_with_their_node() -> None:
+    world, f = two_nodes()
+    gang = reserved(world, f)
+    world.prepare(gang)
+    said = m.MemberReady(gang_id=gang.id, fence=gang.fence, equipment="what they got")
+    assert world.kinds(world.say("n2", said)) == ["MemberWasReady", "RanksEquipped"]
+    assert [each.equipment for each in world.only_gang().members] == ["", "what they got"]
+
+
+@pytest.mark.parametrize(("text", "schema"), [("", SCHEMA_VERSION), ("x" * 70_000, SCHEMA_VERSION), ("short", 2)])
+def test_what_is_empty_too_long_or_beyond_an_older_replica_is_not_kept(text: str, schema: int) -> None:
+    world, f = two_nodes()
+    gang = reserved(world, f)
+    world.prepare(gang)
+    said = c.AgentSaid(node_id="n2", message=m.MemberReady(gang_id=gang.id, fence=gang.fence, equipment=text))
+    events = decide(world.state, said, replace(world.now, schema=schema))
+    assert world.kinds(events) == ["MemberWasReady"]
 
 
 def test_what_is_said_twice_or_too_late_changes_nothing() -> None:

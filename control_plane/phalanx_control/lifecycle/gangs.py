@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from phalanx.core.messages import ErrorInfo, MemberEnded, MemberPrepared, MemberReady
 from phalanx.core.states import CallState, Cause, GangState, GpuState, NodeState
+from phalanx.core.topology.equipment import MAX_SHOWN_CHARS
 from phalanx_control.lifecycle import failures, meter
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.state import events, queries
@@ -19,6 +20,7 @@ from phalanx_control.state.model import Call, Gang, MemberState
 
 _FORMING = frozenset({GangState.RESERVED, GangState.PREPARING})
 _HEADS_TRIED = 16
+_EQUIPMENT_SCHEMA = events.SINCE[events.RanksEquipped]
 PREFETCH = 2
 """Logged calls that a gang holds at most: one that runs, and one so that it never waits for the log."""
 
@@ -50,6 +52,8 @@ def member_ready(draft: Draft, node_id: str, message: MemberReady) -> None:
     if gang.state is not GangState.STARTING or member.ready:
         return
     draft.add(events.MemberWasReady(gang_id=gang.id, node_id=node_id, pids=message.pids, backend=message.backend))
+    if 0 < len(message.equipment) <= MAX_SHOWN_CHARS and draft.now.schema >= _EQUIPMENT_SCHEMA:
+        draft.add(events.RanksEquipped(gang_id=gang.id, node_id=node_id, equipment=message.equipment))
     gang = draft.state.gangs[gang.id]
     if all(m.ready for m in gang.members):
         draft.add(events.GangReady(gang_id=gang.id))

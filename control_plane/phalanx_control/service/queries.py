@@ -14,10 +14,11 @@ from typing import Protocol
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.ids import id_raw
 from phalanx.core.states import CallState
-from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView
+from phalanx.core.views import CallView, CostView, FunctionView, GangExplanation, GangView, GpuView, NodeView
 from phalanx_control.archive_calls import CallArchive
 from phalanx_control.archive_index import CallFilter
 from phalanx_control.service.caller import caller
+from phalanx_control.service.explaining import of_ended, of_living
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.state.model import App, Call, Function, Gang, Node, State
 from phalanx_control.state.queries import with_lines
@@ -144,6 +145,20 @@ class Queries:
         state = self._state
         mine = (gang for gang in state.gangs.values() if gang.owner.workspace == _workspace())
         return tuple(self._pictures.gang(state, gang) for gang in sorted(mine, key=lambda gang: gang.fence))
+
+    async def explain(self, gang_id: str) -> GangExplanation:
+        """Returns what is known of a gang, ended ones included. Raises NotFoundError where the workspace had none."""
+        state, workspace = self._state, _workspace()
+        gang = state.gangs.get(gang_id)
+        if gang is not None and gang.owner.workspace == workspace:
+            return of_living(gang, self._pictures.gang(state, gang))
+        keys = (f"{gang_id}/{node_id}" for node_id in state.lease_nodes.get(gang_id, ()))
+        lines = [state.ledger[key] for key in keys] or await self._archive.lines_of([gang_id])
+        if not lines or any(line.owner.workspace != workspace for line in lines):
+            raise NotFoundError(
+                f"no gang {gang_id[:80]!r}", hint="gpuctl ps --all names calls, which can be explained, too"
+            )
+        return of_ended(state, lines)
 
     async def costs(self, call_id: str, group_by: str) -> tuple[CostView, ...]:
         """Returns one call's cost, or the workspace's by function, user or phase."""

@@ -28,6 +28,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("deploy", "Deploy the functions of a file, all at once."),
             ("ps", "Calls that are alive, or all of them."),
             ("logs", "What the ranks of a call wrote."),
+            ("explain", "Why a call or gang stands where it stands, and what its ranks got."),
             ("cancel", "End a call on all its ranks."),
         ),
     ),

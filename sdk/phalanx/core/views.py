@@ -114,6 +114,24 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberExplanation:
+    """One node's part of a gang. ``gpus`` are UUIDs in rank order; the ranks of an ended gang are not known."""
+
+    node_id: str = ""
+    first_rank: int = 0
+    ranks: int = 0
+    gpus: tuple[str, ...] = ()
+    equipment: str = ""
+    """What its ranks got, as `core.topology.equipment` writes it; empty: not known, or not any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangExplanation:
+    gang: GangView = field(default_factory=GangView)
+    members: tuple[MemberExplanation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionView:
     """``app/name@version`` as deployed; ``function_id`` is the content it points to."""
 

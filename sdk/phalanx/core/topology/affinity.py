@@ -75,15 +75,16 @@ def _near(node: NodeTopology | None, gpus: Sequence[int], host: Host, share: flo
     if share < 1:
         return Binding((), "not bound: it holds a part of a GPU, and others run beside it")
     held = [node.gpus[at] for at in gpus]
+    names = "its GPU" if len(held) == 1 else "its GPUs"
     wanted: set[int] = set()
     for gpu in held:
         listed = cpus_in(gpu.cpus) if gpu.cpus else None
         if not gpu.numa:
-            return Binding((), f"not bound: the NUMA node of GPU {gpu.index} is not known")
+            return Binding((), f"not bound: the NUMA node of {names} is not known")
         if not listed:
-            return Binding((), f"not bound: nothing says which processors are near GPU {gpu.index}")
+            return Binding((), f"not bound: nothing says which processors are near {names}")
         wanted |= listed
-    return _usable(wanted, "GPU " + ", ".join(str(gpu.index) for gpu in held), host, _memory(node, held))
+    return _usable(wanted, names, host, _memory(node, held))
 
 
 def _usable(wanted: set[int], names: str, host: Host, memory: tuple[int | None, str]) -> Binding:
