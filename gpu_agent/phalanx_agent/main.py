@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidSpecError as e:
         print(f"phalanx-agent: {e}", file=sys.stderr)  # noqa: T201 - the one message before there is a log
         return 2
-    _log_to_stderr()
+    log_to_stderr()
     try:
-        _make_directories(settings)
+        make_directories(settings)
         lock = _take_lock(settings.state_dir)
     except OSError as e:
         log.error("the agent cannot start", extra={"reason": str(e)})  # noqa: TRY400 - the reason says it all
@@ -85,7 +85,7 @@ def _has_gpus(settings: Settings) -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def _make_directories(settings: Settings) -> None:
+def make_directories(settings: Settings) -> None:
     for path in (settings.state_dir, settings.run_dir):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.chmod(0o700)
@@ -103,7 +103,7 @@ def _take_lock(state_dir: Path) -> IO[str]:
     return file
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
