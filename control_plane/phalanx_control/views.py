@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from phalanx.core.messages import Body, ErrorInfo, GpuInfo
-from phalanx.core.states import CallState
+from phalanx.core.states import CallState, GpuState
 from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView, RankView
 from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.metering.book import PriceBook
@@ -149,9 +149,16 @@ def _gpus(state: State, node: Node) -> tuple[GpuView, ...]:
     return tuple(_gpu(state, node, gpu, holders.get(gpu.uuid)) for gpu in ordered)
 
 
+def _complaint(gpu: GpuInfo) -> str:
+    """What the agent says of a GPU that stays in use."""
+    if gpu.cordon:
+        return f"in use all the same, since a fifth of its pool is quarantined: {gpu.reason}"
+    return gpu.reason if gpu.state is GpuState.FREE else ""
+
+
 def _gpu(state: State, node: Node, gpu: GpuInfo, holder: Gang | None) -> GpuView:
     now, reason = queries.gpu_state(node, gpu.uuid, holder)
-    info = replace(gpu, state=now, reason=reason)
+    info = replace(gpu, state=now, reason=reason or _complaint(gpu))
     if holder is None:
         return GpuView(info=info)
     label = queries.function_label(state, holder.function_id)

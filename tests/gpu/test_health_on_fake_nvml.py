@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path, host: Heard) -> AsyncIterator[GpuWatch]:
+async def watched(tmp_path: Path, host: Heard) -> AsyncGenerator[GpuWatch]:
     watch = GpuWatch(NvmlGpus(), baseline_path=tmp_path / "baseline.json", boot_id="b", clock=SystemClock())
     job = asyncio.create_task(watch.run(host))
     try:
@@ -221,8 +221,9 @@ async def test_counters_degrade_and_quarantine_while_the_agent_runs(fake_machine
         await until(lambda: _reason(watch, 1) == "slowed down: it is too hot (driver)", "heat is told", 10.0)
         assert host.failed[0][0] == "GPU-0"
         assert "exchanged" in host.failed[0][1]
-        assert state_of(watch, "GPU-1").state is GpuState.FREE
-        assert _reason(watch, 2) == ""
+        degraded = state_of(watch, "GPU-1")
+        assert (degraded.state, degraded.reason) == (GpuState.FREE, "slowed down: it is too hot (driver)")
+        assert state_of(watch, "GPU-2").reason == _reason(watch, 2) == ""
 
 
 def _reason(watch: GpuWatch, at: int) -> str:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from phalanx.core import messages as m
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GpuState
+from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.state import queries
+from phalanx_control.views import node_view
 from tests.support.builders import World, call_id, node_info, spec
 
 WHY = "XID 48: double-bit ECC error; reset the GPU: nvidia-smi --gpu-reset -i 0"
@@ -27,6 +29,37 @@ def test_a_changed_topology_replaces_the_former_one_and_the_same_is_nothing() ->
     assert world.say("n1", m.Report(topology="{1}")) == ()
     assert world.say("n1", m.Report()) == ()
     assert world.state.nodes["n1"].info == replace(node_info(), topology="{1}")
+
+
+def shown(world: World, at: int) -> m.GpuInfo:
+    return node_view(world.state, world.state.nodes["n1"], LiveFacts()).gpus[at].info
+
+
+def test_a_gpu_that_works_badly_says_so_and_is_free() -> None:
+    info = node_info(gpus=2)
+    world = World(info)
+    hot = replace(info.gpus[1], reason="slowed down: it is too hot (driver)")
+    world.say("n1", m.Report(gpus=(info.gpus[0], hot), topology="{1}"))
+    assert (shown(world, 1).state, shown(world, 1).reason) == (GpuState.FREE, hot.reason)
+    assert queries.free_shares(world.state)["n1"]["n1-gpu1"] == 1
+    world.say("n1", m.Report(gpus=info.gpus, topology="{1}"))
+    assert shown(world, 1).reason == ""
+
+
+def test_a_gpu_that_is_not_cordoned_because_others_are_says_so() -> None:
+    info = node_info(gpus=2)
+    world = World(info)
+    world.say("n1", m.Report(gpus=(faulty(info, 0), faulty(info, 1)), topology="{1}"))
+    assert (shown(world, 0).state, shown(world, 0).reason) == (GpuState.QUARANTINED, WHY)
+    assert shown(world, 1).state is GpuState.FREE
+    assert "a fifth of its pool is quarantined: XID 48" in shown(world, 1).reason
+
+
+def test_who_occupies_gpus_is_not_written_down_as_what_the_node_is() -> None:
+    info = replace(node_info(gpus=2), topology="{1}")
+    world = World(info)
+    strange = faulty(info, 0, cordon=False, state=GpuState.EXTERNAL)
+    assert world.kinds(world.say("n1", m.Report(gpus=(strange, info.gpus[1]), topology="{1}"))) == ["GpuMarked"]
 
 
 def test_a_fifth_of_a_pool_is_cordoned_and_the_rest_stays_for_a_person_to_judge() -> None:

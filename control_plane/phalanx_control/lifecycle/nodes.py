@@ -52,12 +52,24 @@ def report(draft: Draft, node_id: str, message: Report) -> None:
     node = draft.state.nodes.get(node_id)
     if node is None:
         return
-    if message.topology and message.topology != node.info.topology:
-        draft.add(events.NodeJoined(info=replace(node.info, topology=message.topology)))
+    if message.topology:
+        _describe(draft, node, message)
     if node.state is NodeState.LOST:
         _is_back(draft, node_id)
         _compare_gangs(draft, node_id, message.gangs, rebooted=False)
     _mark_gpus(draft, node_id, message.gpus)
+
+
+def _describe(draft: Draft, node: Node, message: Report) -> None:
+    """Writes down what the node looks like now, where that differs; who occupies its GPUs is no part of it."""
+    gpus = message.gpus or node.info.gpus
+    if message.topology != node.info.topology or _lasting(gpus) != _lasting(node.info.gpus):
+        draft.add(events.NodeJoined(info=replace(node.info, topology=message.topology, gpus=gpus)))
+
+
+def _lasting(gpus: tuple[GpuInfo, ...]) -> list[tuple[str, str, bool, str]]:
+    said = [gpu.reason if gpu.cordon or gpu.state is GpuState.FREE else "" for gpu in gpus]
+    return [(gpu.uuid, gpu.model, gpu.cordon, reason) for gpu, reason in zip(gpus, said, strict=True)]
 
 
 def heard(draft: Draft, node_id: str) -> None:

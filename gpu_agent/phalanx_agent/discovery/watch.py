@@ -97,8 +97,12 @@ class GpuWatch:
         return self._steady.told
 
     def all(self) -> tuple[GpuInfo, ...]:
-        """Returns every GPU, FREE unless it is marked."""
-        return tuple(self._standing(gpu) for gpu in sorted(self._gpus.values(), key=lambda gpu: gpu.index))
+        """Returns every GPU, FREE unless it is marked; one that works badly says so in its reason."""
+        ails = {gpu.uuid: gpu.reason for gpu in self.topology.gpus} if self.topology is not None else {}
+        return tuple(
+            self._standing(replace(gpu, reason=gpu.reason or ails.get(gpu.uuid, "")))
+            for gpu in sorted(self._gpus.values(), key=lambda gpu: gpu.index)
+        )
 
     def just_cordoned(self, uuid: str) -> str:
         """Returns why the GPU was put out of use a moment ago, when the control plane may not know; else ""."""
