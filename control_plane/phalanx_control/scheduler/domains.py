@@ -66,14 +66,15 @@ def _spread(buckets: Sequence[Bucket], count: int, ranks: tuple[int, ...]) -> tu
     if rank is None:
         return (_portion(buckets, count),)
     known, unknown = _parts(buckets, rank)
+    ranks = tuple(each for each in ranks if each != rank)
     portions: list[Portion] = []
     for at, part in enumerate(known):
         if part.nodes >= count:
             last = _tightest([p for p in known[at:] if p.nodes >= count], count)
-            return (*portions, *_spread(last.buckets, count, tuple(each for each in ranks if each != rank)))
+            return (*portions, *_spread(last.buckets, count, ranks))
         portions.append(_portion(part.buckets, part.nodes))
         count -= part.nodes
-    return (*portions, _portion(unknown, count)) if count else tuple(portions)
+    return (*portions, *_spread(unknown, count, ranks)) if count else tuple(portions)
 
 
 def _next_rank(buckets: Sequence[Bucket], ranks: tuple[int, ...]) -> int | None:
