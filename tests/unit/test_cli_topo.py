@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from phalanx.cli.fabric_text import drawing
 from phalanx.cli.main import root
 from phalanx.cli.options import Session
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.errors import UnreadableTopologyError
+from phalanx.core.topology.fabric_codec import fabric_from_json
 from phalanx.core.topology.presets import PRESETS, preset
+from tests.support.fabrics import nvl72_fabric
 
 Output = pytest.CaptureFixture[str]
 
@@ -95,3 +99,33 @@ def test_a_file_of_something_else_is_refused_with_what_is_read(tmp_path: Path) -
 def test_what_cannot_be_ranked_says_why(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         gpuctl("topo", "rank", "dgx1_v100", "2", *words)
+
+
+def test_a_fabric_is_drawn_as_its_tree(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "topology.conf"
+    file.write_text("SwitchName=s1 Switches=l[1-2]\nSwitchName=l1 Nodes=n[1-2]\nSwitchName=l2 Nodes=n10\n")
+    gpuctl("topo", "import", str(file))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "fabric: 2 leaves, 1 spine; 3 nodes"
+    assert [line.strip() for line in lines[1:]] == ["spine s1", "leaf l1", "n1, n2", "leaf l2", "n10"]
+    gpuctl("topo", "import", str(file), "--json")
+    assert fabric_from_json(capsys.readouterr().out).domain_at("n10", "leaf")
+
+
+def test_what_is_known_of_nodes_stands_beside_them() -> None:
+    fabric = nvl72_fabric()
+    odd = replace(fabric.nodes[0], domain=None, nvl_domain=None, rails=(0, 2), degraded_rails=(1,))
+    lines = list(drawing(replace(fabric, nodes=(odd, *fabric.nodes[1:])), absent={"tray1102"}))
+    assert lines[0] == "fabric: 4 leaves, 2 spines, 1 core; 72 nodes, of which 71 have joined"
+    assert "      leaf leaf-1-1: 200 GB/s a node; oversubscription 2" in lines
+    assert "        tray1102  (NVLink domain nvl-1-1, rails 0-3, has not joined)" in lines
+    assert lines[-2:] == ["  no domain known", "    tray1101  (rails 0, 2, no working port on rail 1)"]
+
+
+def test_a_file_about_a_node_is_no_fabric(tmp_path: Path) -> None:
+    file = tmp_path / "node.json"
+    file.write_text(to_json(preset("dgx1_v100")))
+    with pytest.raises(UnreadableTopologyError, match="does not describe the network between nodes"):
+        gpuctl("topo", "fabric", "set", str(file))
+    with pytest.raises(UnreadableTopologyError):
+        gpuctl("topo", "fabric", "set", str(file), "--format", "slurm")
