@@ -119,6 +119,7 @@ def last_gang() -> str:
 
 def test_ranks_run_on_the_processors_near_their_gpus_and_their_threads_follow() -> None:
     found = whole.remote()
+    assert found[0]["indices"] == [0, 3, 2, 1, 5, 6, 7, 4]
     near = {gpu.index: HALVES[at // 4] for at, gpu in enumerate(preset("dgx1_v100").gpus)}
     for rank in found:
         own = rank["indices"][rank["local"]]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +186,30 @@ def test_what_is_raised_in_a_module_of_the_collective_library_may_be_a_victims()
     with pytest.raises(RuntimeError) as caught:
         space["wait"]()
     assert outcomes.is_peer_error(caught.value, world_size=2)
+
+
+def test_cuda_sees_the_gangs_gpus_of_the_node_in_rank_order_and_no_others() -> None:
+    before = dict(os.environ)
+    try:
+        turned = replace(CONFIG, members=(CONFIG.members[0], replace(CONFIG.member, gpus=("GPU-d", "GPU-c"))))
+        cuda.show_only_leased(turned)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-d,GPU-c"
+        cuda.show_only_leased(replace(turned, simulated=True))
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def test_the_interface_that_carries_an_address_of_this_machine_is_found() -> None:
+    """By the kernel's own list of routes to this machine's addresses, which names no interface but has them all."""
+    named = {name for _, name in socket.if_nameindex()}
+    for address in _own_addresses():
+        assert interface_towards(address, 4000) in named
+    assert interface_towards("no.such.host.invalid", 1) == ""
+
+
+def _own_addresses() -> list[str]:
+    lines = Path("/proc/net/fib_trie").read_text().splitlines()
+    pairs = itertools.pairwise(lines)
+    return sorted({line.split()[-1] for line, below in pairs if "/32 host LOCAL" in below})

@@ -2,7 +2,8 @@
 
 The file is a tree, so paths become places in it: devices one switch apart lie below the same bridge, several switches
 apart below bridges of the same bridge, and what shares no more than a host bridge or a NUMA node lies below the same
-cpu. NCCL does not tell NODE from PHB, and neither does the file. What is unknown counts as far.
+cpu. NCCL does not tell NODE from PHB, and neither does the file. What is unknown counts as far, or is left out: NCCL
+fills it in from the machine.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class _Writer:
 
     def _cpu(self, group: int) -> Iterable[str]:
         members = [at for at in range(self._count) if self._levels.cpu[at] == group]
-        facts = {"numaid": self._numa(members), "affinity": self._mask(members), "arch": "x86_64"}
-        yield f"  <cpu{_words(facts)}>"
+        mask = self._mask(members)
+        yield f"  <cpu{_words({'numaid': self._numa(members), **({'affinity': mask} if mask else {})})}>"
         for bridge in dict.fromkeys(self._levels.bridge[at] for at in members):
             yield from self._below_bridge([at for at in members if self._levels.bridge[at] == bridge])
         yield "  </cpu>"
