@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from phalanx_control.scheduler.cell_fabric import Area, Spot
 from phalanx_control.scheduler.room import NodeRoom, Rooms
 
-Fits = Callable[[NodeRoom], bool]
+Offer = Callable[[NodeRoom], int]
+"""How many free GPUs a node has, where it can take a part; else 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """``free``: how many fitting GPUs; ``held``: a gang is on others of the node's."""
 
@@ -61,9 +62,8 @@ class Tally:
 class Candidates:
     """Of one picture, for parts of one size."""
 
-    def __init__(self, rooms: Rooms, model: str, fits: Fits) -> None:
-        self._model = model
-        self._fits = fits
+    def __init__(self, rooms: Rooms, offer: Offer) -> None:
+        self._offer = offer
         self.levels = len(rooms.fabric.levels)
         self.buckets: dict[Spot, Bucket] = {}
         self._by_free: defaultdict[int, dict[str, Candidate]] = defaultdict(dict)
@@ -110,11 +110,12 @@ class Candidates:
         self._add(room)
 
     def _add(self, room: NodeRoom) -> None:
-        if not self._fits(room):
+        free = self._offer(room)
+        if not free:
             return
         bucket = self.buckets.get(room.spot)
         if bucket is None:
             bucket = self.buckets[room.spot] = Bucket(room.spot)
-        node = Candidate(room, room.count_free(self._model), room.gpu_gangs > 0)
-        bucket.nodes[room.id] = self._by_free[node.free][room.id] = node
+        node = Candidate(room, free, room.gpu_gangs > 0)
+        bucket.nodes[room.id] = self._by_free[free][room.id] = node
         bucket.held += node.held

@@ -36,7 +36,7 @@ def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()
 
 def _whole_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
     for count in need.node_counts(len(rooms)):
-        if need.gpus // count > rooms.largest(need.model):
+        if need.gpus // count > rooms.largest:
             continue
         candidates = candidates_for(need, rooms, count, barred)
         while len(candidates) >= count:
@@ -54,15 +54,13 @@ def candidates_for(need: Need, rooms: Rooms, count: int, barred: frozenset[str])
     found = rooms.candidates.get(key)
     if found is None:
 
-        def fits(room: NodeRoom) -> bool:
-            return (
-                room.open
-                and room.id not in barred
-                and can_pick(room, need.model, each)
-                and (beside == (0, 0) or room.has_room_beside_gpus(spec, ranks))
-            )
+        def offer(room: NodeRoom) -> int:
+            free = room.count_free(need.model)
+            if free < each or not room.open or room.id in barred or not can_pick(room, need.model, each):
+                return 0
+            return free if beside == (0, 0) or room.has_room_beside_gpus(spec, ranks) else 0
 
-        found = rooms.candidates[key] = Candidates(rooms, need.model, fits)
+        found = rooms.candidates[key] = Candidates(rooms, offer)
     return found
 
 

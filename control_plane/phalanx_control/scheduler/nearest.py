@@ -61,9 +61,7 @@ def pick(room: NodeRoom, model: str, count: int) -> Picked | None:
 
 
 def can_pick(room: NodeRoom, model: str, count: int) -> bool:
-    """Says whether `pick` would return a set; reads no topology that allows them all."""
-    if room.count_free(model) < count:
-        return False
+    """Says whether enough free GPUs make a set that is allowed; reads no topology that allows them all."""
     return not _is_restricted(room.node.info.topology) or pick(room, model, count) is not None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from phalanx.core.messages import GpuInfo
@@ -155,15 +155,13 @@ class Rooms(dict[str, NodeRoom]):
         self.fabric = fabric
         self.candidates: dict[object, Candidates] = {}
         """By what a part of a gang needs; made when first asked for."""
-        self._largest: dict[str, int] = {}
         self.changed: list[Callable[[NodeRoom], None]] = []
         """Told of each node on which something was taken or given back."""
 
-    def largest(self, model: str) -> int:
-        """Returns how many GPUs of a model any node has at most, free or not."""
-        if model not in self._largest:
-            self._largest[model] = max((_count_matching(room.node, model) for room in self.values()), default=0)
-        return self._largest[model]
+    @cached_property
+    def largest(self) -> int:
+        """How many GPUs any node has at most, free or not."""
+        return max((len(room.node.info.gpus) for room in self.values()), default=0)
 
     def notice(self, room: NodeRoom) -> None:
         for tell in self.changed:
@@ -219,17 +217,17 @@ class _Counts:
     """How many GPUs of a model a node has, remembered for as long as its record is the same one."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[Node, int]] = {}
+        self._seen: dict[str, tuple[Node, dict[str, int]]] = {}
 
     def of(self, node: Node, model: str) -> int:
-        key = (node.info.node_id, model)
-        seen = self._seen.get(key)
-        if seen is not None and seen[0] is node:
-            return seen[1]
-        if len(self._seen) >= _COUNTS_KEPT:
-            self._seen.clear()
-        count = sum(model_matches(model, gpu.model) for gpu in node.info.gpus)
-        self._seen[key] = (node, count)
+        seen = self._seen.get(node.info.node_id)
+        if seen is None or seen[0] is not node:
+            if len(self._seen) >= _COUNTS_KEPT:
+                self._seen.clear()
+            seen = self._seen[node.info.node_id] = (node, {})
+        count = seen[1].get(model)
+        if count is None:
+            count = seen[1][model] = sum(model_matches(model, gpu.model) for gpu in node.info.gpus)
         return count
 
 
