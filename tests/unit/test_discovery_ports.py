@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.devices import training_nics
+from phalanx.core.topology.importers.sysfs_infiniband import read_sysfs_infiniband
 from phalanx.core.topology.node import LinkLayer, Nic, NicLink, NodeTopology
 from phalanx.core.topology.node import Path as Crossing
 from phalanx_agent.discovery.no_gpus import NoGpus
 from phalanx_agent.discovery.pci import between, place_of
 from phalanx_agent.discovery.ports import read_ports
 from tests.support.sysfs import FakeSysfs, dgx_gpu, write
+from tests.support.topologies import SAMPLES
+
+SAMPLE = SAMPLES / "h100_sysfs_infiniband.txt"
 
 
 @pytest.fixture
@@ -211,3 +217,31 @@ def test_a_node_without_gpus_tells_its_ports_all_the_same(sysfs: FakeSysfs) -> N
 
 def test_this_machine_can_be_read() -> None:
     assert read_ports().notes is not None
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the folder of samples is not there")
+def test_what_a_real_machine_shows_of_its_adapters_is_read_from_the_files_as_from_the_text(sysfs: FakeSysfs) -> None:
+    text = SAMPLE.read_text()
+    for line in text.splitlines():
+        path, _, content = line.partition("\t")
+        file = sysfs.root / path.removeprefix("/sys/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n")
+    assert read_ports(sysfs.root).nics == read_sysfs_infiniband(text).nics
+    assert len(read_ports(sysfs.root).nics) == 9
+
+
+LINES = st.text("abc019:. ,-_/\n", max_size=30)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(LINES, min_size=8, max_size=8))
+def test_whatever_the_files_hold_ports_are_read(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    sysfs = FakeSysfs(tmp_path_factory.mktemp("sys"))
+    card = sysfs.pci("0000:00:01.0", "0000:21:00.0")
+    sysfs.rdma("mlx5_0", card, state=texts[0], phys_state=texts[1], rate=texts[2], link_layer=texts[3], guid=texts[4])
+    sysfs.interface("eth0", card, speed=texts[5], operstate=texts[6], type=texts[7], dev_port=texts[0])
+    write(card, {"numa_node": texts[1]})
+    found = NoGpus(sysfs=sysfs.root).topology()
+    assert found is not None
+    assert from_json(to_json(found)) == found
