@@ -164,6 +164,17 @@ def test_a_gpu_that_fell_off_the_bus_is_down_and_no_later_xid_makes_it_less(tmp_
     assert (topology.gpus[0].health, "XID 79" in topology.gpus[0].reason) == (Health.LOST, True)
 
 
+def test_the_first_fault_stays_the_reason_until_the_gpu_is_lost(tmp_path: Path) -> None:
+    seen = ward(tmp_path, ManualClock())
+    said: list[str] = []
+    for xid in (48, 119, 120, 79):
+        seen.heard(INFO, xid, RED, our_kill=False)
+        mark = seen.mark(INFO)
+        assert mark is not None
+        said.append(mark.reason.split(":")[0])
+    assert said == ["XID 48", "XID 48", "XID 48", "XID 79"]
+
+
 def test_one_user_error_is_passing_and_three_tenants_make_it_the_gpus_over_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     for name in ("red", "green"):

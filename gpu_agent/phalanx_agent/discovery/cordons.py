@@ -70,9 +70,9 @@ class Cordons:
             self._past[uuid] = (*kept, xid)[-_XIDS_KEPT:]
 
     def put(self, uuid: str, cordon: Cordon) -> None:
-        """Puts a GPU out of use. What is LOST stays lost, whatever else it reports."""
+        """Puts a GPU out of use. The first fault is the reason, whatever follows from it; only a loss says more."""
         known = self._cordons.get(uuid)
-        if known == cordon or (known is not None and known.state is GpuState.DOWN):
+        if known is not None and (known.state is GpuState.DOWN or cordon.state is not GpuState.DOWN):
             return
         with self._changing():
             self._cordons[uuid] = cordon
