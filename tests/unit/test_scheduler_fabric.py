@@ -160,6 +160,16 @@ def test_free_gpus_that_make_no_allowed_set_are_not_counted_as_room() -> None:
     assert "n1 has 4 free of 8, but none of the sets of 2 that may be given is free as a whole" in cell.why(2)
 
 
+def test_a_node_without_an_allowed_set_is_not_counted_among_those_that_have_room() -> None:
+    look = replace(preset("hgx_h100"), partitions=(("n1-gpu0", "n1-gpu1"),))
+    cell = Cell.of(tree({"a": "n1 n2"}), [looks_like(look, "n1"), looks_like(preset("hgx_h100"), "n2")])
+    cell.hold("n1", 0)
+    assert cell.why(4, 2) == (
+        "needs 4 GPUs on 2 nodes; 1 of 2 nodes has 2 free, leaf a has 1 of them; "
+        "n1 has 7 free of 8, but none of the sets of 2 that may be given is free as a whole: 0 1"
+    )
+
+
 # ---- every cell ----
 
 

@@ -77,7 +77,10 @@ class GpuMarked(Event, frozen=True, tag=True):
 
 
 class FabricSet(Event, frozen=True, tag=True):
-    """The network between nodes, as `phalanx.core.topology.fabric_codec` writes it; "" where it is forgotten."""
+    """The network between nodes, as `phalanx.core.topology.fabric_codec` writes it; "" where it is forgotten.
+
+    Readers refuse facts that they do not know: a new one in it needs a new kind.
+    """
 
     fabric: str
 
