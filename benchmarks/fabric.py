@@ -58,9 +58,7 @@ def main() -> None:
     pictures = [_timed(lambda: rooms_of(state)) for _ in range(5)]
     firsts = [_first_placement(state) for _ in range(5)]
     print(f"a pass makes its picture in {statistics.median(pictures):.1f} ms")
-    print(
-        f"the first gang of a size looks at every node once: {statistics.median(firsts):.1f} ms; those after it do not:\n"
-    )
+    print(f"the first gang of a size looks at every node once: {statistics.median(firsts):.1f} ms; later ones do not\n")
     rng = random.Random(options.seed)
     gangs = fill(state, rooms, rng, options.load)
     print(f"{len(gangs)} gangs hold {_load(rooms):.0%} of the GPUs\n")
