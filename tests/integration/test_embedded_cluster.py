@@ -16,7 +16,7 @@ from phalanx import embedded
 from phalanx.cli.checks import embedded_parts
 from phalanx.client import Client
 from phalanx.connection import Connection
-from phalanx.core.errors import ConnectionFailedError
+from phalanx.core.errors import ConnectionFailedError, InvalidSpecError
 from phalanx.embedded.clients import leave
 from phalanx.embedded.paths import Home
 from phalanx.embedded.record import Record, read_record
@@ -208,6 +208,41 @@ def test_a_cluster_of_another_version_is_joined_while_others_use_it(home: Home) 
     assert not embedded.ensure(home=home, say=said.append).started
     assert "joined" in said[0]
     client.communicate("", timeout=10)
+
+
+def test_a_cluster_whose_record_has_other_fields_is_found_and_replaced(home: Home) -> None:
+    embedded.ensure(home=home)
+    before = json.loads(home.record.read_text())
+    del before["simulates"]
+    home.record.write_text(json.dumps({**before, "build": "older", "of_a_later_version": 1}))
+    leave(home)
+    again = embedded.ensure(home=home)
+    assert again.started
+    assert record_of(home).pid != before["pid"]
+
+
+def test_it_looks_like_the_machine_that_it_is_told_to(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_SIMULATE", "dgx1_v100")
+    connection = embedded.ensure(home=home)
+    assert (connection.simulates, connection.simulated_gpus) == ("dgx1_v100", 8)
+    client = Client(Connection(connection.address, connection.token, connection.ca_path))
+    wait_until(client.list_nodes, "its agent has joined", START_S)
+    (node,) = client.list_nodes()
+    assert client.topology(node.node_id).links[0][3].nvlinks == 2
+    monkeypatch.setenv("PHALANX_SIMULATE", "hgx_h100")
+    with pytest.raises(InvalidSpecError, match="asks for hgx_h100.* simulates dgx1_v100"):
+        embedded.ensure(home=home)
+    monkeypatch.delenv("PHALANX_SIMULATE")
+    assert embedded.ensure(home=home).simulates == "dgx1_v100"
+
+
+def test_a_machine_that_nobody_knows_is_refused_before_anything_starts(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_SIMULATE", "no_such_machine")
+    with pytest.raises(InvalidSpecError, match="use one of dgx1_v100"):
+        embedded.ensure(home=home)
+    assert not home.record.exists()
 
 
 def test_a_part_that_does_not_start_is_named_with_its_log(home: Home) -> None:

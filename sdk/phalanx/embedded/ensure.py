@@ -13,9 +13,10 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from phalanx.core.clock import SystemClock
-from phalanx.core.errors import ConnectionFailedError, NotBuiltError
+from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, NotBuiltError
 from phalanx.embedded.activity import is_busy
 from phalanx.embedded.clients import announce, leave
+from phalanx.embedded.devices import VARIABLE, simulated
 from phalanx.embedded.locks import is_held, lock_within, try_lock
 from phalanx.embedded.paths import Home, default_home
 from phalanx.embedded.record import Failure, Record, read_failure, read_record, tail_of
@@ -39,6 +40,7 @@ class Connection:
     ca_path: str
     page: str
     simulated_gpus: int = 0
+    simulates: str = ""
     started: bool = False
 
 
@@ -47,25 +49,28 @@ def ensure(*, home: Home | None = None, say: Callable[[str], None] | None = None
 
     ``say`` is told, in one line, when a cluster was started; by default standard error is. Two processes at once start
     one cluster. ``again``: this process was its client before, and does not start what `gpuctl down` has stopped since.
-    Raises ConnectionFailedError, with the failing part's last log lines when it cannot start, and NotBuiltError where
-    the server's packages are not installed.
+    Raises ConnectionFailedError, with the failing part's last log lines when it cannot start, NotBuiltError where the
+    server's packages are not installed, and InvalidSpecError where PHALANX_SIMULATE names no machine, or another one
+    than the running cluster simulates.
     """
     home = home or default_home()
     say = say or _tell
+    wanted = simulated().machine
     home.make()
     announce(home)
     record = _running(home)
     if record is not None and not _stale(record):
-        return _connection(record, started=False)
+        return _connection(_as_wanted(record, wanted), started=False)
     with _start_lock(home):
         record = _running(home)
         if record is not None and _stale(record):
+            wanted = wanted or record.simulates
             record = _replace_or_keep(home, record, say)
         if record is not None:
-            return _connection(record, started=False)
+            return _connection(_as_wanted(record, wanted), started=False)
         if again and home.stopped.exists():
             raise ConnectionFailedError("the embedded cluster was stopped by `gpuctl down`", hint="gpuctl up")
-        record = _start(home)
+        record = _start(home, wanted)
     say(_greeting(record))
     return _connection(record, started=True)
 
@@ -117,7 +122,7 @@ def _replace_or_keep(home: Home, record: Record, say: Callable[[str], None]) -> 
         announce(home)
 
 
-def _start(home: Home) -> Record:
+def _start(home: Home, machine: str) -> Record:
     missing = missing_modules()
     if missing:
         raise NotBuiltError(
@@ -129,7 +134,7 @@ def _start(home: Home) -> Record:
     _wait_gone(home, _STOP_TIMEOUT_S)
     home.failure.unlink(missing_ok=True)
     home.stopped.unlink(missing_ok=True)
-    _spawn_supervisor(home)
+    _spawn_supervisor(home, machine)
     seen_alive = False
     while (record := _running(home)) is None:
         alive = is_held(home.alive_lock)
@@ -141,12 +146,15 @@ def _start(home: Home) -> Record:
     return record
 
 
-def _spawn_supervisor(home: Home) -> None:
+def _spawn_supervisor(home: Home, machine: str) -> None:
     idle_ms = round(float(os.environ.get("PHALANX_EMBEDDED_IDLE_S") or _IDLE_S) * 1000)
     log = os.open(home.logs / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         command = (sys.executable, "-P", "-m", "phalanx.embedded", str(home.root), str(idle_ms))
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=True, cwd="/")
+        env = {**os.environ, VARIABLE: machine}
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=True, cwd="/", env=env
+        )
         process.wait(_START_TIMEOUT_S)
     finally:
         os.close(log)
@@ -206,12 +214,24 @@ def _connection(record: Record, *, started: bool) -> Connection:
         ca_path=record.ca,
         page=record.page,
         simulated_gpus=record.simulated_gpus,
+        simulates=record.simulates,
         started=started,
     )
 
 
+def _as_wanted(record: Record, wanted: str) -> Record:
+    if wanted and wanted != record.simulates:
+        is_like = f"simulates {record.simulates}" if record.simulates else "simulates no machine"
+        raise InvalidSpecError(
+            f"{VARIABLE} asks for {wanted}, and the embedded cluster that is running {is_like}", hint="gpuctl down"
+        )
+    return record
+
+
 def _greeting(record: Record) -> str:
     gpus = f"{record.simulated_gpus} simulated GPUs: there is no NVIDIA GPU here" if record.simulated_gpus else "GPUs"
+    if record.simulates:
+        gpus = f"it looks like {record.simulates}, its {record.simulated_gpus} GPUs are simulated"
     return f"phalanx: started the embedded cluster ({gpus}); page {record.page}; stop it with `gpuctl down`"
 
 

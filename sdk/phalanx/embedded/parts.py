@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.embedded.devices import Simulated
 from phalanx.embedded.paths import Home
 from phalanx.embedded.version import package_folder
 
@@ -108,8 +109,8 @@ def control_part(layout: Layout, ports: Ports) -> Part:
     return Part(name="control", argv=_program("phalanx_control.main", flags), log=log, ready=layout.control_ready)
 
 
-def agent_part(layout: Layout, ports: Ports, *, simulate: int) -> Part:
-    """The agent of this machine, with ``simulate`` GPUs where it has none.
+def agent_part(layout: Layout, ports: Ports, *, simulated: Simulated) -> Part:
+    """The agent of this machine.
 
     It is started together with the control plane: until that has made CA and join token, the agent tries again.
     """
@@ -123,8 +124,10 @@ def agent_part(layout: Layout, ports: Ports, *, simulate: int) -> Part:
         "listen": "127.0.0.1:0",
         "ready-file": str(layout.agent_ready),
     }
-    if simulate:
-        flags["simulate-gpus"] = str(simulate)
+    if simulated.machine:
+        flags["simulate"] = simulated.machine
+    elif simulated.gpus:
+        flags["simulate-gpus"] = str(simulated.gpus)
     return Part(
         name="agent",
         argv=(*_program("phalanx_agent.main", flags), "--end-gangs-on-exit"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from phalanx.core.files import replace_file
+
+T = TypeVar("T", "Record", "Failure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Record:
     simulated_gpus: int
     run_dir: str
     started_ms: int
+    simulates: str = ""
+    """The machine that its agent looks like."""
     pids: dict[str, int] = field(default_factory=dict[str, int])
     failing: dict[str, int] = field(default_factory=dict[str, int])
     """Parts that have just ended several times in a row, and how often."""
@@ -48,14 +52,12 @@ def write_json(path: Path, value: Record | Failure) -> None:
 
 def read_record(path: Path) -> Record | None:
     """Returns the record, or None when there is none or one that this version cannot read."""
-    data = _read(path)
-    return Record(**data) if data is not None and _fits(data, Record) else None
+    return _made(Record, _read(path))
 
 
 def read_failure(path: Path) -> Failure | None:
     """Returns what the last start left behind when it failed."""
-    data = _read(path)
-    return Failure(**data) if data is not None and _fits(data, Failure) else None
+    return _made(Failure, _read(path))
 
 
 def tail_of(path: Path, *, lines: int = 15, limit_bytes: int = 16_384) -> str:
@@ -78,5 +80,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _fits(data: dict[str, Any], cls: type[Record | Failure]) -> bool:
-    return set(data) == {f.name for f in fields(cls)}
+def _made(cls: type[T], data: dict[str, Any] | None) -> T | None:
+    """Takes what another version wrote as well: a cluster of before an upgrade must be found, so as to be replaced."""
+    if data is None:
+        return None
+    known = {f.name: f for f in fields(cls)}
+    needed = {f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING}
+    return cls(**{k: v for k, v in data.items() if k in known}) if needed <= data.keys() else None

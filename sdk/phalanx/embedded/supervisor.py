@@ -19,7 +19,7 @@ from pathlib import Path
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.embedded.activity import is_busy
 from phalanx.embedded.clients import IdleWatch
-from phalanx.embedded.devices import simulated_gpus
+from phalanx.embedded.devices import Simulated, simulated
 from phalanx.embedded.keepers import stop_gangs
 from phalanx.embedded.locks import lock_within
 from phalanx.embedded.parts import Layout, Ports, agent_part, control_part, free_ports, store_part
@@ -85,12 +85,12 @@ class Supervisor:
 
     def _start_parts(self, ports: Ports) -> None:
         layout = Layout(home=self.home)
-        simulate = simulated_gpus()
+        like = simulated()
         self._make_folders(layout)
-        parts = (store_part(layout), control_part(layout, ports), agent_part(layout, ports, simulate=simulate))
+        parts = (store_part(layout), control_part(layout, ports), agent_part(layout, ports, simulated=like))
         self.children = [Child(part, arm=die_with_parent()) for part in parts]
         self._bring_up()
-        self.record = self._describe(layout, simulate)
+        self.record = self._describe(layout, like)
         write_json(self.home.record, self.record)
 
     def _make_folders(self, layout: Layout) -> None:
@@ -114,7 +114,7 @@ class Supervisor:
                 raise StartFailedError(_failure(late, f"the {late.part.name} {why}"))
             select.select([], [], [], _START_TICK_S)
 
-    def _describe(self, layout: Layout, simulate: int) -> Record:
+    def _describe(self, layout: Layout, like: Simulated) -> Record:
         control = json.loads(layout.control_ready.read_text(encoding="utf-8"))
         return Record(
             version=installed_version(),
@@ -125,7 +125,8 @@ class Supervisor:
             page=control["page"],
             ca=control["ca"],
             token=layout.admin_token.read_text(encoding="utf-8").strip(),
-            simulated_gpus=simulate,
+            simulated_gpus=like.gpus,
+            simulates=like.machine,
             run_dir=str(self.home.run),
             started_ms=self.clock.wall_ms(),
             pids=self._pids(),
