@@ -42,6 +42,7 @@ FROM_AGENT = {
     "call_started": messages.CallStarted,
     "call_finished": messages.CallFinished,
     "call_refused": messages.CallRefused,
+    "leave": messages.Leave,
 }
 
 

@@ -63,6 +63,7 @@ _RULES: dict[type, Callable[[Draft, Any], None]] = {
 _WORDS: dict[type, Callable[[Draft, str, Any], None]] = {
     messages.Hello: nodes.hello,
     messages.Report: nodes.report,
+    messages.Leave: nodes.leave,
     messages.MemberPrepared: gangs.member_prepared,
     messages.MemberReady: gangs.member_ready,
     messages.MemberEnded: gangs.member_ended,

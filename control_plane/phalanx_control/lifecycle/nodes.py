@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phalanx.core.errors import AuthError
-from phalanx.core.messages import ErrorInfo, GangFacts, GpuInfo, Hello, Report
+from phalanx.core.messages import ErrorInfo, GangFacts, GpuInfo, Hello, Leave, Report
 from phalanx.core.states import GangState, GpuState, NodeState
 from phalanx_control.lifecycle import failures, gangs, meter
 from phalanx_control.lifecycle.draft import Draft
@@ -27,6 +27,7 @@ NEW_LEADER_SLACK_MS = 1_000
 EMPTY_NODE_GRACE_MS = 10_000
 CORDONED_PER_MILLE = 200
 """Of a pool's GPUs, without a person; one is always allowed."""
+_LEAVING_SCHEMA = events.SINCE[events.NodeLeft]
 _MARKED = frozenset({GpuState.QUARANTINED, GpuState.EXTERNAL, GpuState.DOWN})
 _SILENT = frozenset({NodeState.SUSPECT, NodeState.LOST})
 
@@ -58,6 +59,14 @@ def report(draft: Draft, node_id: str, message: Report) -> None:
         _is_back(draft, node_id)
         _compare_gangs(draft, node_id, message.gangs, rebooted=False)
     _mark_gpus(draft, node_id, message.gpus)
+
+
+def leave(draft: Draft, node_id: str, _message: Leave) -> None:
+    """The node's agent ends for good. One that a gang is still on stays known, and is judged by its silence."""
+    if node_id not in draft.state.nodes or queries.gangs_on(draft.state, node_id):
+        return
+    if draft.now.schema >= _LEAVING_SCHEMA:
+        draft.add(events.NodeLeft(node_id=node_id))
 
 
 def _describe(draft: Draft, node: Node, message: Report) -> None:

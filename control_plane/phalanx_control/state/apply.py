@@ -77,6 +77,10 @@ def _node_state_changed(state: State, event: events.NodeStateChanged, log_ms: in
     return replace(state, nodes=state.nodes.set(event.node_id, node))
 
 
+def _node_left(state: State, event: events.NodeLeft, _: int) -> State:
+    return replace(state, nodes=state.nodes.delete(event.node_id))
+
+
 def _gpu_marked(state: State, event: events.GpuMarked, log_ms: int) -> State:
     node = state.nodes[event.node_id]
     marks = {uuid: mark for uuid, mark in node.marks.items() if uuid != event.gpu}
@@ -259,6 +263,7 @@ _STEPS: dict[type, Step] = {
     events.JoinTokenUsed: _join_token_used,
     events.NodeJoined: _node_joined,
     events.NodeStateChanged: _node_state_changed,
+    events.NodeLeft: _node_left,
     events.GpuMarked: _gpu_marked,
     events.FabricSet: _fabric_set,
     events.DirectCallsCounted: _direct_calls_counted,

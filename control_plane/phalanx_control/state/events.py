@@ -67,6 +67,12 @@ class NodeStateChanged(Event, frozen=True, tag=True):
     reason: str = ""
 
 
+class NodeLeft(Event, frozen=True, tag=True):
+    """Its agent ended for good, with no gang on it: the node is forgotten, until it should join again."""
+
+    node_id: str
+
+
 class GpuMarked(Event, frozen=True, tag=True):
     """QUARANTINED, EXTERNAL, DOWN with a reason; FREE removes the mark."""
 
@@ -338,11 +344,19 @@ AnyEvent = (
     | LedgerMonthDropped
     | FabricSet
     | RanksEquipped
+    | NodeLeft
 )
 
 Events = tuple[AnyEvent, ...]
 
-SINCE: dict[type, int] = {DirectReportTaken: 2, LinesFiled: 2, LedgerMonthDropped: 2, FabricSet: 3, RanksEquipped: 3}
+SINCE: dict[type, int] = {
+    DirectReportTaken: 2,
+    LinesFiled: 2,
+    LedgerMonthDropped: 2,
+    FabricSet: 3,
+    RanksEquipped: 3,
+    NodeLeft: 4,
+}
 """The schema version that brought a kind; 1 for all others."""
 
 

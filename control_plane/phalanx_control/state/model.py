@@ -16,7 +16,7 @@ from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state.ordered import Tree, build
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """What this program reads. `events.SINCE` says which kinds came with which version."""
 
 

@@ -201,7 +201,7 @@ class RevokeToken(_message.Message):
     def __init__(self, token_id: _Optional[str] = ...) -> None: ...
 
 class FromAgent(_message.Message):
-    __slots__ = ("seq", "hello", "report", "direct_report", "member_prepared", "member_ready", "member_ended", "call_started", "call_finished", "call_refused")
+    __slots__ = ("seq", "hello", "report", "direct_report", "member_prepared", "member_ready", "member_ended", "call_started", "call_finished", "call_refused", "leave")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +212,7 @@ class FromAgent(_message.Message):
     CALL_STARTED_FIELD_NUMBER: _ClassVar[int]
     CALL_FINISHED_FIELD_NUMBER: _ClassVar[int]
     CALL_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     seq: int
     hello: Hello
     report: Report
@@ -222,7 +223,8 @@ class FromAgent(_message.Message):
     call_started: CallStarted
     call_finished: CallFinished
     call_refused: CallRefused
-    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., direct_report: _Optional[_Union[DirectReport, _Mapping]] = ..., member_prepared: _Optional[_Union[MemberPrepared, _Mapping]] = ..., member_ready: _Optional[_Union[MemberReady, _Mapping]] = ..., member_ended: _Optional[_Union[MemberEnded, _Mapping]] = ..., call_started: _Optional[_Union[CallStarted, _Mapping]] = ..., call_finished: _Optional[_Union[CallFinished, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., direct_report: _Optional[_Union[DirectReport, _Mapping]] = ..., member_prepared: _Optional[_Union[MemberPrepared, _Mapping]] = ..., member_ready: _Optional[_Union[MemberReady, _Mapping]] = ..., member_ended: _Optional[_Union[MemberEnded, _Mapping]] = ..., call_started: _Optional[_Union[CallStarted, _Mapping]] = ..., call_finished: _Optional[_Union[CallFinished, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Counter(_message.Message):
     __slots__ = ("gpu", "phase", "ms")
@@ -297,6 +299,12 @@ class Report(_message.Message):
     gpus: _containers.RepeatedCompositeFieldContainer[_common_pb2.GpuInfo]
     topology: str
     def __init__(self, gangs: _Optional[_Iterable[_Union[GangFacts, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[_common_pb2.GpuInfo, _Mapping]]] = ..., topology: _Optional[str] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class DirectReport(_message.Message):
     __slots__ = ("calls",)

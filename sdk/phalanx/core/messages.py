@@ -68,7 +68,7 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """A node as its agent describes it. ``data_address`` is host:port of the TLS data plane."""
+    """A node as its agent describes it. ``data_address`` is host:port of the TLS data plane; a played node has none."""
 
     node_id: str = ""
     hostname: str = ""
@@ -253,6 +253,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """The agent ends for good and holds no gang any more: the node is forgotten, instead of missed."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DirectReport:
     calls: tuple[DirectCalls, ...] = ()
 
@@ -337,4 +344,5 @@ FromAgent = (
     | CallStarted
     | CallFinished
     | CallRefused
+    | Leave
 )
