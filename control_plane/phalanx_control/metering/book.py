@@ -12,6 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
 from phalanx.core.errors import PhalanxError
+from phalanx.core.played import PLAYED, is_played
 from phalanx.core.states import Phase
 
 
@@ -39,11 +40,19 @@ class PriceBook:
     """Phases that are charged."""
 
     def price_of(self, model: str, wall_ms: int) -> Price | None:
-        """Returns the price in force at ``wall_ms`` under the first word that fits ``model``, or None."""
+        """Returns the price in force at ``wall_ms`` under the first word that fits ``model``, or None.
+
+        What is played costs nothing in any book.
+        """
+        if is_played(model):
+            return _PLAYED
         in_force = [p for p in self.prices if p.effective_from_wall_ms <= wall_ms]
         word = next((p.gpu for p in in_force if p.gpu.lower() in model.lower()), None)
         same = [p for p in in_force if p.gpu == word]
         return max(same, key=lambda p: p.effective_from_wall_ms, default=None)
+
+
+_PLAYED = Price(sku="gpu.played", gpu=PLAYED, effective_from_wall_ms=0, per_gpu_second=Decimal(0))
 
 
 def load_book(data: Mapping[str, Any]) -> PriceBook:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from itertools import islice
 
 from phalanx.core.errors import UnschedulableError
+from phalanx.core.played import PLAYED, asks_for_played
 from phalanx.core.spec import FunctionSpec
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, empty_room, model_matches
 from phalanx_control.scheduler.words import count_gpus
 from phalanx_control.state.model import State
+
+_OTHERS = {
+    False: f'played ones, which run nothing and take only functions that ask for gpu="{PLAYED}"',
+    True: "real ones; `gpuctl topo simulate` starts played ones",
+}
 
 
 def ensure_possible(state: State, spec: FunctionSpec) -> None:
@@ -19,7 +25,9 @@ def ensure_possible(state: State, spec: FunctionSpec) -> None:
     """
     if not state.nodes or _is_possible(state, Need(spec=spec, workspace="")):
         return
+    played = asks_for_played(spec.resources.gpu)
     rooms = [empty_room(state.nodes[node_id]) for node_id in sorted(state.nodes)]
+    rooms = [room for room in rooms if room.played == played]
     raise UnschedulableError(f"{_asks(spec)}; {_offers(rooms, spec)}")
 
 
@@ -53,6 +61,8 @@ def _asks(spec: FunctionSpec) -> str:
 
 
 def _offers(rooms: list[NodeRoom], spec: FunctionSpec) -> str:
+    if not rooms:
+        return f"this cell has no such node, only {_OTHERS[asks_for_played(spec.resources.gpu)]}"
     models = sorted({g.info.model or "unnamed" for room in rooms for g in room.gpus})
     wanted = spec.resources.gpu
     if wanted and not any(model_matches(wanted, model) for model in models):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from phalanx.core.played import asks_for_played
 from phalanx_control.scheduler.candidates import Candidates
 from phalanx_control.scheduler.fit import candidates_for
 from phalanx_control.scheduler.nearest import why_none
@@ -17,11 +18,13 @@ _HOLDERS_NAMED = 3
 
 def why_it_waits(state: State, need: Need, rooms: Rooms) -> str:
     """Returns the sentence for the oldest call of a function that fits nowhere now."""
-    if not rooms:
-        return "waits for a first node to join"
-    usable = [room for room in rooms.values() if room.open]
+    played = asks_for_played(need.model)
+    known = [room for room in rooms.values() if room.played == played]
+    if not known:
+        return f"waits for a first {'played node: `gpuctl topo simulate` starts some' if played else 'node to join'}"
+    usable = [room for room in known if room.open]
     if not usable:
-        states = ", ".join(sorted(f"{room.id} is {room.node.state.value}" for room in rooms.values()))
+        states = ", ".join(sorted(f"{room.id} is {room.node.state.value}" for room in known))
         return f"no node takes work: {states}"
     if need.gpus:
         return _whole(state, need, rooms, usable)

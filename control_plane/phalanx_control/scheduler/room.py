@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from phalanx.core import played
 from phalanx.core.messages import GpuInfo
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import NodeState
@@ -144,7 +145,14 @@ class NodeRoom:
 
     @property
     def cpu_gangs_at_most(self) -> int:
-        return max(CPU_GANGS_AT_LEAST, 2 * self.node.info.cpus)
+        """None on a node whose GPUs are played: it runs nothing."""
+        return 0 if self.played else max(CPU_GANGS_AT_LEAST, 2 * self.node.info.cpus)
+
+    @property
+    def played(self) -> bool:
+        """Says whether the node is one that functions must ask for by that word."""
+        gpus = self.node.info.gpus
+        return bool(gpus) and played.is_played(gpus[0].model)
 
 
 class Rooms(dict[str, NodeRoom]):
@@ -238,8 +246,5 @@ def _by_index(gpu: GpuInfo) -> int:
     return gpu.index
 
 
-@lru_cache(maxsize=1024)
-def model_matches(wanted: str, model: str) -> bool:
-    """``"H100|H200"`` fits any model with one of these words in it, whatever the case; "" fits all."""
-    words = [word.strip().lower() for word in wanted.split("|") if word.strip()]
-    return not words or any(word in model.lower() for word in words)
+model_matches = lru_cache(maxsize=1024)(played.model_matches)
+"""Remembered: one pass asks it of every GPU of a cell."""

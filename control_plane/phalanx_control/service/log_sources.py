@@ -29,7 +29,7 @@ class Directory:
         open_gangs = [gang for gang in state.gangs.values() if _serves(gang, function_id, owner)]
         for gang in sorted(open_gangs, key=lambda gang: (depth(gang.id), gang.id)):
             node = state.nodes.get(gang.lead)
-            if node is not None and node.state in _REACHABLE:
+            if node is not None and node.state in _REACHABLE and _has_data_plane(node):
                 return GangAddress(
                     gang_id=gang.id,
                     node_id=gang.lead,
@@ -75,4 +75,9 @@ def _serves(gang: Gang, function_id: str, owner: Owner) -> bool:
 
 def _living(state: State, node_id: str) -> Node | None:
     node = state.nodes.get(node_id)
-    return node if node is not None and node.state in _REACHABLE else None
+    return node if node is not None and node.state in _REACHABLE and _has_data_plane(node) else None
+
+
+def _has_data_plane(node: Node) -> bool:
+    """Played nodes have none: nobody speaks to them but the control plane."""
+    return bool(node.info.unix_path or node.info.data_address)

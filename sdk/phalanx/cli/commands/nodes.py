@@ -39,8 +39,8 @@ def _node_row(node: NodeView, now_ms: int) -> tuple[str, ...]:
         str(len(node.gpus)),
         str(free),
         ", ".join(models) or "-",
-        str(node.cpus),
-        text.size(node.memory_bytes),
+        str(node.cpus or "-"),
+        text.size(node.memory_bytes) if node.memory_bytes else "-",
         node.pool,
         seen,
     )

@@ -6,6 +6,7 @@ Written from public facts: link counts and paths as `nvidia-smi topo -m` shows t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.node import Gpu, Link, LinkLayer, Nic, NicLink, NodeTopology, Path
@@ -14,6 +15,7 @@ _GB = 10**9
 _DGX1_NV2 = frozenset({(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)})
 _DGX1_NV1 = frozenset({(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)})
 _NO_LINK = Link()
+_PORT_NAMES = {LinkLayer.EFA: "rdmap", LinkLayer.ETHERNET: "eth"}
 
 
 def preset(name: str) -> NodeTopology:
@@ -39,6 +41,31 @@ def _switched(
         pcie_gen=pcie_gen,
         notes=("a preset: no such machine was looked at",),
     )
+
+
+def _shared_ports(switched: NodeTopology, *, count: int, layer: LinkLayer, rate_gbit_s: float) -> NodeTopology:
+    """The same machine with ``count`` ports instead, shared out evenly: more than one for each GPU, or fewer."""
+    gpus = len(switched.gpus)
+    homes = [at * gpus // count for at in range(count)]
+    near = [range(home, home + max(1, gpus // count)) for home in homes]
+    names = _PORT_NAMES[layer]
+    ports = [
+        replace(_port(f"{names}{at}", rail=at, numa=home // 4, rate_gbit_s=rate_gbit_s), layer=layer)
+        for at, home in enumerate(homes)
+    ]
+    links = tuple(
+        tuple(NicLink(_near(i, homes[k], per_socket=4, own=i in near[k])) for k in range(count)) for i in range(gpus)
+    )
+    return replace(switched, nics=tuple(ports), nic_links=links)
+
+
+def _a100(memory_gb: int) -> NodeTopology:
+    model = f"NVIDIA A100-SXM4-{memory_gb}GB"
+    return _switched(model, compute=80, memory_gb=memory_gb, nvlinks=12, rate_gbit_s=200, pcie_gen=4)
+
+
+def _h100() -> NodeTopology:
+    return _switched("NVIDIA H100 80GB HBM3", compute=90, memory_gb=80, nvlinks=18, rate_gbit_s=400, pcie_gen=5)
 
 
 def _dgx1() -> NodeTopology:
@@ -116,13 +143,14 @@ def _matrix(count: int, link: Callable[[int, int], Link]) -> tuple[tuple[Link, .
 
 PRESETS: dict[str, Callable[[], NodeTopology]] = {
     "dgx1_v100": _dgx1,
-    "hgx_a100": lambda: _switched(
-        "NVIDIA A100-SXM4-80GB", compute=80, memory_gb=80, nvlinks=12, rate_gbit_s=200, pcie_gen=4
-    ),
-    "hgx_h100": lambda: _switched(
-        "NVIDIA H100 80GB HBM3", compute=90, memory_gb=80, nvlinks=18, rate_gbit_s=400, pcie_gen=5
-    ),
+    "dgx_h100": _h100,
+    "hgx_a100": lambda: _a100(80),
+    "hgx_h100": _h100,
     "hgx_b200": lambda: _switched("NVIDIA B200", compute=100, memory_gb=180, nvlinks=18, rate_gbit_s=400, pcie_gen=5),
+    "aws_p4d": lambda: _shared_ports(_a100(40), count=4, layer=LinkLayer.EFA, rate_gbit_s=100),
+    "aws_p5": lambda: _shared_ports(_h100(), count=32, layer=LinkLayer.EFA, rate_gbit_s=100),
+    "azure_nd_h100": _h100,
+    "gcp_a3": lambda: _shared_ports(_h100(), count=4, layer=LinkLayer.ETHERNET, rate_gbit_s=200),
     "pcie_l4": lambda: _pcie("NVIDIA L4", compute=89, memory_gb=24, count=8),
 }
 """By name: what `--simulate` takes."""
