@@ -131,7 +131,13 @@ def _start(home: Home, machine: str) -> Record:
         )
     clock = SystemClock()
     until = clock.monotonic_ms() + round(_START_TIMEOUT_S * 1000)
-    _wait_gone(home, _STOP_TIMEOUT_S)
+    try:
+        _wait_gone(home, _STOP_TIMEOUT_S)
+    except TimeoutError as e:
+        raise ConnectionFailedError(
+            f"another embedded cluster holds {home.alive_lock} and does not say where it is",
+            hint="end its process `python -m phalanx.embedded`, or use another folder with PHALANX_HOME",
+        ) from e
     home.failure.unlink(missing_ok=True)
     home.stopped.unlink(missing_ok=True)
     _spawn_supervisor(home, machine)
