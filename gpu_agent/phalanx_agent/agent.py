@@ -60,6 +60,7 @@ from phalanx_agent.launcher import Launcher, StartError
 from phalanx_agent.logs import LogKeeper
 from phalanx_agent.members import Members, Tools
 from phalanx_agent.meter import Meter
+from phalanx_agent.preflight import Preflight
 from phalanx_agent.session import Session
 from phalanx_agent.settings import Settings
 from phalanx_agent.supervisor import LeaseState, Supervisor
@@ -90,6 +91,9 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._supervisor = Supervisor()
         self._meter = Meter(settings.state_dir / "journal.jsonl", clock=clock, boot_id=host.boot_id)
+        self._preflight = Preflight(
+            settings.preflight, gpus, state_dir=settings.state_dir, boot_id=host.boot_id, clock=clock
+        )
         self._enrolment = Enrolment(
             node_id=settings.node_id,
             state_dir=settings.state_dir,
@@ -181,6 +185,9 @@ class Agent:
                 self._session.say(direct_report([event]))
             case KeeperAttached():
                 self._attached(event)
+            case RankSaid(event="verified"):
+                if self._preflight.heard(event):
+                    self.gpus_changed()
             case RankSaid() | KeeperEnded() | KeeperStuck():
                 self.tell(event)
 
@@ -248,6 +255,7 @@ class Agent:
 
     def _forget(self, gang_id: str) -> None:
         self._meter.close(gang_id)
+        self._preflight.forget(gang_id)
         self._members.forget(gang_id)
         self._plane.close_gang(gang_id)
         self._logs.finish(gang_id)
@@ -301,7 +309,8 @@ class Agent:
         return f"[{host}]:{self._plane.port}" if ":" in host else f"{host}:{self._plane.port}"
 
     def _topology(self) -> str:
-        return to_json(self._gpus.topology) if self._gpus.topology is not None else ""
+        topology = self._preflight.topology
+        return to_json(topology) if topology is not None else ""
 
     # ---- life ----
 
@@ -338,6 +347,8 @@ class Agent:
             await asyncio.sleep(TICK_S)
             self.tell(ev.Tick(silent_ms=self._session.silent_ms))
             self._plane.ping_keepers()
+            if self._preflight.refresh():
+                self.gpus_changed()
 
     async def _end_gangs(self) -> None:
         """Ends every gang and waits until the control plane knows, or a bound has passed."""
@@ -391,6 +402,7 @@ class Agent:
             launcher=self._launcher,
             code=CodeStore(self._settings.run_dir / "code", self._session.get_blob),
             gpus=self._gpus,
+            preflight=self._preflight,
             plane=self._plane,
             supervisor=self._supervisor,
         )

@@ -39,6 +39,10 @@ class GangConfig:
     rank_user: str = ""
     equipment: str = ""
     """What the ranks get, as `phalanx.core.topology.equipment` writes it."""
+    preflight: str = ""
+    """Whether the ranks verify copies before user code: a `phalanx_agent.preflight.Mode`, or empty for no."""
+    pairs: tuple[tuple[int, int, str], ...] = ()
+    """The pairs to try, by local ranks, and what connects each."""
 
     @property
     def member(self) -> Member:
@@ -66,6 +70,7 @@ def config_from_json(text: str) -> GangConfig:
     value: dict[str, Any] = json.loads(text)
     value["function"] = _function(value["function"])
     value["members"] = tuple(_member(m) for m in value["members"])
+    value["pairs"] = tuple((int(a), int(b), str(kind)) for a, b, kind in value.get("pairs", ()))
     return GangConfig(**value)
 
 

@@ -31,6 +31,7 @@ from phalanx_agent.discovery.watch import GpuWatch
 from phalanx_agent.equipping import Equipper
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.launcher import BuildError, Launcher, StartError
+from phalanx_agent.preflight import Preflight
 from phalanx_agent.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Tools:
     launcher: Launcher
     code: CodeStore
     gpus: GpuWatch
+    preflight: Preflight
     plane: DataPlane
     supervisor: Supervisor
 
@@ -170,7 +172,10 @@ class Members:
         return ready, address
 
     async def _ensure_clean(self, prepare: Prepare) -> None:
-        """Raises OSError naming the GPU that is not clean, or that broke while the gang was on its way here."""
+        """Raises OSError naming what is not clean, or was found broken while the gang was on its way here."""
+        wrong = self._tools.preflight.wrong_pair(prepare.members[prepare.node_rank].gpus)
+        if wrong:
+            raise OSError(wrong)
         for uuid in prepare.members[prepare.node_rank].gpus:
             broken = self._tools.gpus.just_cordoned(uuid)
             if broken:
@@ -206,7 +211,8 @@ class Members:
 
     async def _launch_prepared(self, effect: ev.LaunchGang, ready: Ready) -> None:
         config = self.config(effect.prepare, ready, effect.rendezvous)
-        config = await asyncio.to_thread(self._equipper.equip, config, self._tools.gpus.topology)
+        config = self._tools.preflight.plan(config)
+        config = await asyncio.to_thread(self._equipper.equip, config, self._tools.preflight.topology)
         self._tell(ev.Equipped(gang_id=config.gang_id, equipment=config.equipment))
         fd = ready.listener.fileno() if ready.listener is not None else None
         pid = await self._tools.launcher.start_gang(config, listen_fd=fd)

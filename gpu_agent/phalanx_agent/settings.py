@@ -15,6 +15,7 @@ from pathlib import Path
 
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.topology.presets import PRESETS
+from phalanx_agent.preflight_modes import NODE_MODES, Mode
 
 _PREFIX = "PHALANX_AGENT_"
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
@@ -42,6 +43,7 @@ class Settings:
     ready_file: Path | None
     rank_user: str
     pool: str
+    preflight: Mode
     end_gangs_on_exit: bool
 
     @property
@@ -77,6 +79,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         ready_file=Path(args.ready_file).absolute() if args.ready_file else None,
         rank_user=args.rank_user or "",
         pool=args.pool,
+        preflight=_preflight(args.preflight),
         end_gangs_on_exit=args.end_gangs_on_exit,
     )
 
@@ -106,6 +109,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("ready-file", "written, whole, once the agent is reachable")
     add("rank-user", "unprivileged user that ranks run as, where the agent is root")
     add("pool", "pool that this node is shown in; gangs are not kept to one pool yet", default="default")
+    add("preflight", f"gangs verify the links between their GPUs before user code: {', '.join(NODE_MODES)}", "off")
     parser.add_argument(
         "--end-gangs-on-exit",
         action="store_true",
@@ -113,6 +117,12 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help=f"end all gangs when the agent is told to stop [{_PREFIX}END_GANGS_ON_EXIT]",
     )
     return parser
+
+
+def _preflight(value: str) -> Mode:
+    if value not in NODE_MODES:
+        raise InvalidSpecError(f"--preflight {value!r}: give one of {', '.join(NODE_MODES)}")
+    return Mode(value)
 
 
 def _address(flag: str, value: str) -> str:

@@ -12,6 +12,7 @@ from phalanx.core.ids import id_text
 
 if TYPE_CHECKING:
     from phalanx.core.topology.node import NodeTopology
+    from phalanx.core.topology.verified import Verified
 
 MAX_STEP = 1 << 53
 """What JSON readers everywhere can hold."""
@@ -54,6 +55,8 @@ class Context:
     checkpoint_dir: str = ""
     stop_requested: Callable[[], bool] = field(default=_never, repr=False)
     report_progress: Callable[[int, int], None] = field(default=_ignore, repr=False)
+    verified: Verified | None = field(default=None, repr=False)
+    """What the ranks found of the links between the gang's GPUs on this node before its first call, where they did."""
     read_topology: Callable[[], NodeTopology | None] = field(default=_unknown, repr=False)
 
     @property

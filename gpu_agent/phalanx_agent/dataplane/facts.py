@@ -66,7 +66,10 @@ class KeeperAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSaid:
-    """A rank's life sign. Rank −1 with ``ready``: every local rank is inside the process group."""
+    """A rank's life sign. Rank −1 with ``ready``: every local rank is inside the process group.
+
+    ``pairs``, with ``verified``: local ranks, whether copies came out right, and GB/s.
+    """
 
     gang_id: str
     rank: int
@@ -74,6 +77,8 @@ class RankSaid:
     pids: tuple[int, ...] = ()
     backend: str = ""
     step: int = 0
+    pairs: tuple[tuple[int, int, bool, float], ...] = ()
+    all_reduce_gbyte_s: float = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,8 @@ class Gang:
                     pids=_ints(meta.get("pids")),
                     backend=str(meta.get("backend", "")),
                     step=step,
+                    pairs=_pairs(meta.get("pairs")),
+                    all_reduce_gbyte_s=float(meta.get("all_reduce_gbyte_s") or 0),
                 )
             )
         self.on_rank(frame)
@@ -202,6 +204,11 @@ def _ints(value: object) -> tuple[int, ...]:
     if isinstance(value, dict):
         value = list(cast("dict[str, Any]", value).values())
     return tuple(int(v) for v in cast("list[Any]", value)) if isinstance(value, list) else ()
+
+
+def _pairs(value: object) -> tuple[tuple[int, int, bool, float], ...]:
+    rows = cast("list[Any]", value) if isinstance(value, list) else []
+    return tuple((int(a), int(b), bool(copies), float(gbyte_s)) for a, b, copies, gbyte_s in rows)
 
 
 def _counters(value: object) -> tuple[tuple[str, int], ...]:

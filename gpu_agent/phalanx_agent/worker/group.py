@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -39,10 +40,18 @@ def prepare(config: GangConfig) -> StandingGroup | None:
     return standing
 
 
-def join(config: GangConfig, standing: StandingGroup | None, *, rank: int, device: str, listen_fd: int) -> str:
-    """Joins the gang's group and meets every other rank in it once. Returns the backend; "" where none was prepared."""
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """``backend``: "" where no group was prepared. ``verifies``: some node of the gang wants its copies verified."""
+
+    backend: str = ""
+    verifies: bool = False
+
+
+def join(config: GangConfig, standing: StandingGroup | None, *, rank: int, device: str, listen_fd: int) -> Joined:
+    """Joins the gang's group and meets every other rank in it once."""
     if standing is None:
-        return ""
+        return Joined()
     import torch.distributed as dist
 
     backend = choose_backend(config.function.backend, device)
@@ -55,9 +64,9 @@ def join(config: GangConfig, standing: StandingGroup | None, *, rank: int, devic
         timeout=_GROUP_TIMEOUT,
         **({"device_id": importlib.import_module("torch").device(device)} if backend == "nccl" else {}),
     )
-    _meet(device if backend == "nccl" else "cpu")
+    verifies = _meet(device if backend == "nccl" else "cpu", verifies=bool(config.preflight))
     standing.stands(backend=backend, device=device, timeout=_GROUP_TIMEOUT)
-    return backend
+    return Joined(backend, verifies)
 
 
 def choose_backend(asked: str, device: str) -> str:
@@ -114,14 +123,14 @@ def _store(config: GangConfig, rank: int, listen_fd: int) -> Any:
     )
 
 
-def _meet(device: str) -> None:
-    """One small all-reduce: every connection exists when it returns."""
+def _meet(device: str, *, verifies: bool) -> bool:
+    """One small all-reduce: every connection exists when it returns. Says whether any rank ``verifies``."""
     import torch
     import torch.distributed as dist
 
-    dist.all_reduce(torch.zeros(1, device=device))
-    if device != "cpu":
-        torch.cuda.synchronize(device)
+    votes = torch.full((1,), float(verifies), device=device)
+    dist.all_reduce(votes)
+    return bool(votes.item())
 
 
 def _distributed() -> Any:

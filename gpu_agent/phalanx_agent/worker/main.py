@@ -22,6 +22,7 @@ from phalanx.core.errors import PhalanxError
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.remote_errors import describe
 from phalanx.core.topology.equipment import Equipment, RankEquipment, from_text
+from phalanx.core.topology.verified import Verified
 from phalanx.loader import load_callable
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.namespaces import die_with_parent
@@ -109,11 +110,12 @@ class _Rank:
         callee = self._load()
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
-        backend = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
+        joined = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
+        verified = self._verify(joined.backend, device) if joined.verifies else None
         limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)
-        server = self._server(callee, device)
-        self._event("ready", backend=backend)
+        server = self._server(callee, device, verified)
+        self._event("ready", backend=joined.backend)
         return server
 
     def _load(self) -> Callee:
@@ -124,7 +126,17 @@ class _Rank:
         refuse_unbuilt(function, config.function.name)
         return Callee(function)
 
-    def _server(self, callee: Callee, device: str) -> Server:
+    def _verify(self, backend: str, device: str) -> Verified | None:
+        """Tries what connects the gang's GPUs, tells the agent, and refuses to run where copies come out wrong."""
+        from phalanx_agent.worker import verifying  # few gangs are verified
+
+        seen = verifying.verify(self._config, self._setup.rank, device if backend == "nccl" else "cpu")
+        if self._setup.local_rank == 0:
+            self._event("verified", **seen.as_meta())
+        seen.refuse_wrong()
+        return seen.verified
+
+    def _server(self, callee: Callee, device: str, verified: Verified | None) -> Server:
         setup, config = self._setup, self._config
         gpus = self._own_gpus()
         markers = Markers(
@@ -143,6 +155,7 @@ class _Rank:
             stop_requested=lambda: self._stop.requested,
             report_progress=self._progress,
             read_topology=NodeView(self._equipment.topology, config.member.gpus).read,
+            verified=verified,
         )
         gc.collect()
         gc.freeze()

@@ -9,6 +9,7 @@ from types import TracebackType
 from phalanx.context import CancelledSignal
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause
+from phalanx_agent.worker.preflight import PreflightError
 
 _DISTRIBUTED = "torch.distributed"
 _OF_GLOO = re.compile(r"^\[[^\]]*\bgloo/[^\]]*:\d+\]", re.MULTILINE)
@@ -22,6 +23,8 @@ def cause_of(exc: BaseException, *, asked_to_stop: bool = False) -> Cause:
     """Sorts an exception of user code, which may raise our signal without having been asked to stop."""
     if isinstance(exc, CancelledSignal) and asked_to_stop:
         return Cause.CANCELLED
+    if isinstance(exc, PreflightError):
+        return Cause.INFRASTRUCTURE
     return Cause.OUT_OF_MEMORY if is_out_of_memory(exc) else Cause.USER_EXCEPTION
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -63,13 +63,14 @@ def topology_hash(topology: NodeTopology) -> str:
     """Returns 32 hexadecimal digits over what choices depend on: what the parts are, and how they are connected.
 
     Names are left out, since they differ between nodes that look alike: UUIDs, PCI addresses, names and GUIDs of
-    network cards, the NVLink domain; so are versions, CPU lists, which a cgroup may cut, and where things were read.
+    network cards, the NVLink domain; so are versions, CPU lists, which a cgroup may cut, and where things were read;
+    and what was measured, unless it was found to be wrong or slow.
     """
     places = {gpu.uuid: at for at, gpu in enumerate(topology.gpus)}
     seen = {
         "gpus": [_seen(gpu, {"uuid", "pci", "cpus", "reason", "mig"}) for gpu in topology.gpus],
         "mig": [[device.profile for device in gpu.mig] for gpu in topology.gpus],
-        "links": [[_plain(link) for link in row] for row in topology.links],
+        "links": [[_plain(_as_chosen_by(link)) for link in row] for row in topology.links],
         "nics": [_seen(nic, {"name", "interface", "pci", "bond", "guid"}) for nic in topology.nics],
         "bonds": [len(nic.bond) for nic in topology.nics],
         "nic_links": [[_plain(link) for link in row] for row in topology.nic_links],
@@ -79,6 +80,10 @@ def topology_hash(topology: NodeTopology) -> str:
     }
     text = json.dumps([FORMAT, seen], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _as_chosen_by(link: Link) -> Link:
+    return replace(link, measured_gbyte_s=None, copies=None if link.copies else link.copies)
 
 
 def _seen(part: Gpu | Nic, names: set[str]) -> dict[str, object]:
@@ -193,7 +198,14 @@ def _record(kind: type[Any], readers: Mapping[str, _Reader]) -> _Reader:
 
 READERS: dict[type, dict[str, _Reader]] = {
     MigDevice: {"uuid": _text, "profile": _text, "gpu_instance": _whole},
-    Link: {"nvlinks": _whole, "path": _one_of(Path), "switched": _flag, "copies": _flag},
+    Link: {
+        "nvlinks": _whole,
+        "path": _one_of(Path),
+        "switched": _flag,
+        "copies": _flag,
+        "measured_gbyte_s": _figure,
+        "slowed": _figure,
+    },
     NicLink: {"path": _one_of(Path), "bridges": _whole, "gpudirect": _flag},
 }
 """By class and field."""
@@ -224,6 +236,7 @@ READERS[NodeTopology] = {
     "partitions": _many(_many(_text)),
     "pcie_gen": _whole,
     "socket_gbyte_s": _figure,
+    "all_reduce_gbyte_s": _figure,
     **dict.fromkeys(("nvl_domain", "driver", "cuda"), _text),
     "sources": _many(_fact_and_source),
     "notes": _many(_text),

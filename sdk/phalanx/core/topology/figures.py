@@ -43,11 +43,16 @@ class Figures:
     path_mbyte_s: dict[Path, int]
 
     def link_mbyte_s(self, node: NodeTopology, i: int, j: int) -> int:
-        """Returns what the GPUs at two positions move between each other; an unknown path counts as the farthest."""
+        """Returns what the GPUs at two positions move between each other; an unknown path counts as the farthest.
+
+        Of a link that was measured to be slow, the part that it moves of what others like it do.
+        """
         link = known_link(node, i, j)
         if link.nvlinks:
-            return link.nvlinks * min(self.nvlink_mbyte_s[i], self.nvlink_mbyte_s[j])
-        return self.path_mbyte_s[link.path or Path.SYS]
+            figure = link.nvlinks * min(self.nvlink_mbyte_s[i], self.nvlink_mbyte_s[j])
+        else:
+            figure = self.path_mbyte_s[link.path or Path.SYS]
+        return figure if link.slowed is None else max(1, round(figure * link.slowed))
 
 
 def nvlink_mbyte_s(compute: int | None) -> int:
@@ -94,4 +99,10 @@ def known_link(node: NodeTopology, i: int, j: int) -> Link:
         path=one.path or other.path,
         switched=other.switched if one.switched is None else one.switched,
         copies=False if False in (one.copies, other.copies) else one.copies or other.copies,
+        measured_gbyte_s=_least(one.measured_gbyte_s, other.measured_gbyte_s),
+        slowed=_least(one.slowed, other.slowed),
     )
+
+
+def _least(*figures: float | None) -> float | None:
+    return min((figure for figure in figures if figure is not None), default=None)

@@ -96,6 +96,10 @@ class Link:
     """The NVLinks end at an NVSwitch, or something like it."""
     copies: bool | None = None
     """Whether a verified copy between the two went right; None where nobody tried."""
+    measured_gbyte_s: float | None = None
+    """What that copy moved, one way."""
+    slowed: float | None = None
+    """Only where it moved clearly less than copies over links like this one: the part of theirs, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,8 @@ class NodeTopology:
     pcie_gen: int | None = None
     socket_gbyte_s: float | None = None
     """Between sockets, one way."""
+    all_reduce_gbyte_s: float | None = None
+    """The bus bandwidth of an all-reduce over all GPUs, as it was measured last."""
     driver: str = ""
     cuda: str = ""
     sources: tuple[tuple[str, str], ...] = ()
