@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.core.errors import InvalidSpecError
+from phalanx.core.errors import InvalidSpecError, VersionError
 from phalanx.core.spec import FunctionSpec, check_name
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.state import events, queries
@@ -18,6 +18,11 @@ def register(draft: Draft, command: RegisterFunction) -> None:
 def _register(draft: Draft, owner: Owner, spec: FunctionSpec) -> str:
     key = queries.function_key(draft.state, owner.workspace, spec)
     if key not in draft.state.functions:
+        if spec.resources.node and draft.now.schema < events.NAMED_NODE_SCHEMA:
+            raise VersionError(
+                f"{spec.name} names node {spec.resources.node!r}, which an older replica of this cell does not keep to",
+                hint="upgrade all replicas first",
+            )
         draft.add(events.FunctionRegistered(function=Function(id=key, owner=owner, spec=spec)))
     return key
 

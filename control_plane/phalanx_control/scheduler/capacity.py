@@ -28,6 +28,9 @@ def ensure_possible(state: State, spec: FunctionSpec) -> None:
     played = asks_for_played(spec.resources.gpu)
     rooms = [empty_room(state.nodes[node_id]) for node_id in sorted(state.nodes)]
     rooms = [room for room in rooms if room.played == played]
+    need = Need(spec=spec, workspace="")
+    if need.node and not any(need.takes(room.id) for room in rooms):
+        raise UnschedulableError(f"{_asks(spec)}; this cell has no such node")
     raise UnschedulableError(f"{_asks(spec)}; {_offers(rooms, spec)}")
 
 
@@ -42,7 +45,7 @@ def _is_possible(state: State, need: Need) -> bool:
 
 def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
     gpus = need.gpus // count or (1 if need.share else 0)
-    enough = len(room.matching(need.model)) >= gpus
+    enough = need.takes(room.id) and len(room.matching(need.model)) >= gpus
     return enough and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
 
 
@@ -53,7 +56,9 @@ def _asks(spec: FunctionSpec) -> str:
         parts.append(f"{res.cpus:g} cpus per rank")
     if res.memory_gb:
         parts.append(f"{res.memory_gb:g} GB of memory per rank")
-    if res.nodes:
+    if res.node:
+        parts.append(f"node {res.node}")
+    elif res.nodes:
         parts.append(f"{res.nodes} node{'s' if res.nodes > 1 else ''}")
     elif spec.launch == "single":
         parts.append("one node")

@@ -19,7 +19,9 @@ _HOLDERS_NAMED = 3
 def why_it_waits(state: State, need: Need, rooms: Rooms) -> str:
     """Returns the sentence for the oldest call of a function that fits nowhere now."""
     played = asks_for_played(need.model)
-    known = [room for room in rooms.values() if room.played == played]
+    known = [room for room in rooms.values() if room.played == played and need.takes(room.id)]
+    if need.node and not known:
+        return f"waits for node {need.node}"
     if not known:
         return f"waits for a first {'played node: `gpuctl topo simulate` starts some' if played else 'node to join'}"
     usable = [room for room in known if room.open]
@@ -40,7 +42,7 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
     counts = list(need.node_counts(len(usable)))
     fewest = counts[0] if counts else max(1, need.spec.resources.nodes)
     candidates = candidates_for(need, rooms, fewest, frozenset())
-    asks = f"needs {count_gpus(need.gpus, need.model)} on {count_nodes(fewest)}"
+    asks = f"needs {count_gpus(need.gpus, need.model)} on {need.node or count_nodes(fewest)}"
     if len(candidates):
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"
         able = candidates.names()

@@ -30,7 +30,7 @@ def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()
     """Returns where the gang fits now, leaving out ``barred`` nodes; None when it does not."""
     if need.gpus:
         return _whole_place(need, rooms, barred)
-    usable = [room for room in rooms.values() if room.open and room.id not in barred]
+    usable = [room for room in rooms.values() if room.open and room.id not in barred and need.takes(room.id)]
     return _share_place(need, usable) if need.share else _cpu_place(need, usable)
 
 
@@ -50,13 +50,15 @@ def candidates_for(need: Need, rooms: Rooms, count: int, barred: frozenset[str])
     """Returns the nodes that can take one of ``count`` equal parts of the gang; the same ones while nothing changes."""
     each, ranks, spec = need.gpus // count, need.ranks_on_node(count), need.spec
     beside = (spec.resources.cpus * ranks, spec.resources.memory_gb * ranks)
-    key = (need.model, each, beside, barred)
+    key = (need.model, each, beside, barred, need.node)
     found = rooms.candidates.get(key)
     if found is None:
 
         def offer(room: NodeRoom) -> int:
             free = room.count_free(need.model)
-            if free < each or not room.open or room.id in barred or not can_pick(room, need.model, each):
+            if free < each or not room.open or room.id in barred or not need.takes(room.id):
+                return 0
+            if not can_pick(room, need.model, each):
                 return 0
             return free if beside == (0, 0) or room.has_room_beside_gpus(spec, ranks) else 0
 

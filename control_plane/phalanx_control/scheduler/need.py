@@ -20,6 +20,15 @@ class Need:
         return self.spec.resources.gpu
 
     @property
+    def node(self) -> str:
+        """The only node that will do; empty: any."""
+        return self.spec.resources.node
+
+    def takes(self, node_id: str) -> bool:
+        """Says whether the gang may be on this node at all."""
+        return self.node in ("", node_id)
+
+    @property
     def gpus(self) -> int:
         """Whole GPUs of the gang; 0 for fractions and CPU functions."""
         return int(self.spec.resources.gpus)
@@ -33,7 +42,7 @@ class Need:
     def node_counts(self, nodes: int) -> Iterator[int]:
         """Yields the numbers of nodes that the gang may be spread over, fewest first."""
         wanted = self.spec.resources.nodes
-        if self.spec.launch == "single" or not self.gpus:
+        if self.spec.launch == "single" or not self.gpus or self.node:
             counts: Iterable[int] = (1,)
         else:
             counts = (wanted,) if wanted else range(1, min(nodes, self.gpus) + 1)

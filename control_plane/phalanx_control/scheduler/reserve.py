@@ -11,7 +11,7 @@ def nodes_kept_for(need: Need, rooms: Rooms) -> frozenset[str]:
 
     Empty when no set of nodes that take work could hold the gang even when they were empty.
     """
-    usable = [room for room in rooms.values() if room.open]
+    usable = [room for room in rooms.values() if room.open and need.takes(room.id)]
     for count in need.node_counts(len(usable)):
         able = [room for room in usable if _could_hold(room, need, count)]
         if len(able) >= count:

@@ -21,7 +21,7 @@ Step = Callable[[State, Any, int], State]
 
 def apply(state: State, event: events.AnyEvent, log_ms: int) -> State:
     """Returns the state after ``event``, which happened at ``log_ms`` of the log's clock."""
-    since = events.SINCE.get(type(event), 1)
+    since = events.since(event)
     if since > state.schema:
         state = replace(state, schema=since)
     return _STEPS[type(event)](state, event, log_ms)

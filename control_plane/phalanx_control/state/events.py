@@ -358,11 +358,20 @@ SINCE: dict[type, int] = {
     NodeLeft: 4,
 }
 """The schema version that brought a kind; 1 for all others."""
+NAMED_NODE_SCHEMA = 4
+"""Since when a function may name its node."""
+
+
+def since(event: AnyEvent) -> int:
+    """Returns the schema version that a reader of this event must know."""
+    if isinstance(event, FunctionRegistered) and event.function.spec.resources.node:
+        return NAMED_NODE_SCHEMA
+    return SINCE.get(type(event), 1)
 
 
 def schema_of(events: Events) -> int:
     """Returns the schema version that a reader of ``events`` must know."""
-    return max((SINCE.get(type(event), 1) for event in events), default=1)
+    return max(map(since, events), default=1)
 
 
 _encoder = msgspec.json.Encoder()

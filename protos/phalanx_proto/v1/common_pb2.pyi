@@ -6,18 +6,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Resources(_message.Message):
-    __slots__ = ("gpus", "gpu", "cpus", "memory_gb", "nodes")
+    __slots__ = ("gpus", "gpu", "cpus", "memory_gb", "nodes", "node")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     gpus: float
     gpu: str
     cpus: float
     memory_gb: float
     nodes: int
-    def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ...) -> None: ...
+    node: str
+    def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries")

@@ -22,7 +22,7 @@ class Resources:
 
     ``gpus`` counts GPUs of the whole gang: an integer, 0 for CPU functions, or a fraction below 1 for
     single-rank functions. ``cpus`` and ``memory_gb`` (10^9 bytes) are per rank; 0 means no limit.
-    ``nodes`` 0 means as few as possible.
+    ``nodes`` 0 means as few as possible. ``node`` names the only node that will do: for looking after it.
     """
 
     gpus: float = 1
@@ -30,6 +30,7 @@ class Resources:
     cpus: float = 0
     memory_gb: float = 0
     nodes: int = 0
+    node: str = ""
 
     @property
     def world_size(self) -> int:
@@ -48,6 +49,8 @@ class Resources:
             raise InvalidSpecError(
                 f"cpus={self.cpus:g}, memory_gb={self.memory_gb:g}: give positive numbers, or leave them out"
             )
+        if self.node and self.nodes > 1:
+            raise InvalidSpecError(f"nodes={self.nodes!r} on node {self.node!r} alone: leave one of the two out")
         if self.nodes < 0 or (self.nodes and self.world_size % self.nodes):
             raise InvalidSpecError(
                 f"nodes={self.nodes!r} does not divide gpus={self.gpus:g}: every node of a gang gets the same number "
@@ -145,7 +148,10 @@ class FunctionSpec:
     @property
     def function_id(self) -> str:
         """A content hash over everything that changes what a call does."""
-        text = json.dumps(asdict(self), sort_keys=True, default=list)
+        values = asdict(self)
+        if not self.resources.node:
+            del values["resources"]["node"]
+        text = json.dumps(values, sort_keys=True, default=list)
         return "f-" + hashlib.sha256(text.encode()).hexdigest()[:26]
 
     @property
