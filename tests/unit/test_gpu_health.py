@@ -201,6 +201,28 @@ def test_a_reset_that_shows_in_the_counters_gives_the_gpu_back(tmp_path: Path) -
     assert state_of(after) is GpuState.FREE
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_counter_that_is_not_told_once_is_no_reset(tmp_path: Path, *, restarted: bool) -> None:
+    clock = ManualClock()
+    seen = ward(tmp_path, clock)
+    node = NodeTopology(gpus=(GPU,), links=((Link(),),))
+    counted = Vitals(uncorrectable=2, corrected=5, remap_pending=True, remap_failed=False)
+    seen.look(node, {"GPU-3": counted})
+    seen.heard(INFO, 95, RED, our_kill=False)
+    later = ward(tmp_path, clock) if restarted else seen
+    later.look(node, {"GPU-3": replace(counted, corrected=None)})
+    assert state_of(later) is GpuState.QUARANTINED
+
+
+def test_a_gpu_that_replaces_rows_is_not_quarantined_where_it_says_nothing_of_them_once(tmp_path: Path) -> None:
+    seen = ward(tmp_path, ManualClock())
+    node = NodeTopology(gpus=(GPU,), links=((Link(),),))
+    counted = Vitals(uncorrectable=1, corrected=0, remap_pending=False, remap_failed=False)
+    seen.look(node, {"GPU-3": counted})
+    seen.look(node, {"GPU-3": replace(counted, remap_pending=None, remap_failed=None)})
+    assert state_of(seen) is GpuState.FREE
+
+
 def test_the_control_plane_gets_some_seconds_to_hear_of_it(tmp_path: Path) -> None:
     clock = ManualClock(monotonic_ms=50_000)
     seen = ward(tmp_path, clock)

@@ -9,7 +9,7 @@ Sentences hold no figures that move: the same ailment is the same sentence at ev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phalanx.core.topology.node import Gpu
 from phalanx_agent.discovery.xid_table import APPLICATION, MEMORY, Action, meaning_of
@@ -21,6 +21,7 @@ TENANTS_OF_A_FAULT = 3
 """So many workspaces with errors of their own on one GPU within a day: it is not their programs."""
 CRC_ERRORS_PER_S = 100
 """NVLinks repeat what arrives wrong: now and then is normal. The limit is that of NVIDIA's own health checks."""
+_OF_MEMORY = ("uncorrectable", "corrected", "remap_pending", "remap_failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,11 @@ class Vitals:
     @property
     def ecc_errors(self) -> int:
         return (self.uncorrectable or 0) + (self.corrected or 0)
+
+    def after(self, before: Vitals) -> Vitals:
+        """Returns these with what is told of the memory as it was before, where the driver did not tell this time."""
+        silent = {name: getattr(before, name) for name in _OF_MEMORY if getattr(self, name) is None}
+        return replace(self, **silent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class Tenancy:
 
 
 class Ward:
-    """Lives on the event loop; its one file is written there too, when a GPU breaks."""
+    """Lives on the event loop; its one file is written there too, when a GPU reports something."""
 
     def __init__(self, path: Path, *, boot_id: str, clock: Clock) -> None:
         self._cordons = Cordons(path, boot_id=boot_id)
@@ -92,8 +92,9 @@ class Ward:
 
     def _judge(self, gpu: Gpu, vitals: Vitals | None, now_ms: int) -> Gpu:
         if vitals is not None and gpu.health is not Health.LOST:
-            look = Look(vitals=vitals, at_ms=now_ms, most_nvlinks=self._most_nvlinks.get(gpu.uuid, 0))
             before = self._looks.get(gpu.uuid)
+            told = vitals.after(before.vitals) if before is not None else vitals
+            look = Look(vitals=told, at_ms=now_ms, most_nvlinks=self._most_nvlinks.get(gpu.uuid, 0))
             self._lift_after_reset(gpu.uuid, look, before)
             self._looks[gpu.uuid] = look
             self._keep(gpu.uuid, judge(gpu, look, before), now_ms)
@@ -119,7 +120,8 @@ class Ward:
         """Error counters begin anew with a reset, and with nothing else within a boot."""
         cordon = self._cordons.get(uuid)
         counted = max(cordon.ecc_errors if cordon else 0, before.vitals.ecc_errors if before else 0)
-        if cordon is not None and look.vitals.ecc_errors < counted and look.vitals.uncorrectable is not None:
+        all_told = None not in (look.vitals.uncorrectable, look.vitals.corrected)
+        if cordon is not None and all_told and look.vitals.ecc_errors < counted:
             log.warning("gpu was reset: it is looked at afresh", extra={"gpu": uuid, "was": cordon.reason})
             self._cordons.lift(uuid)
 
