@@ -186,6 +186,18 @@ async def test_every_xid_of_the_table_does_through_nvml_what_the_policy_says(
                 assert gpu.reason.startswith(f"XID {xid}: {meaning_of(xid).what}")
 
 
+async def test_another_fault_ends_whoever_got_the_gpu_all_the_same(fake_machine: FakeMachine, tmp_path: Path) -> None:
+    fake_machine.describe(*gpus(1))
+    host = Heard(workspaces=("red",))
+    async with watched(tmp_path, host) as watch:
+        fake_machine.say((0, 119))
+        await until(lambda: len(host.failed) == 1, "the first fault is told")
+        fake_machine.say((0, 79))
+        await until(lambda: len(host.failed) == 2, "the second fault is told")
+        assert host.failed[1][1].startswith("XID 79")
+        assert state_of(watch, "GPU-0").state is GpuState.DOWN
+
+
 async def test_a_cleanup_while_a_gang_is_ended_is_nothing(fake_machine: FakeMachine, tmp_path: Path) -> None:
     fake_machine.describe(*gpus(2))
     host = Heard(workspaces=("red",), ending=True)

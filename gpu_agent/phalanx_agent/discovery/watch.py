@@ -169,6 +169,7 @@ class GpuWatch:
         if reaction.action is Action.NOTE:
             host.gpu_noted(uuid, reaction.reason)
         elif reaction.action is not Action.IGNORE:
+            self._failed.discard(uuid)  # a pool may have had to give it to somebody all the same
             self._tell_failed(host)
             host.gpus_changed()
 
