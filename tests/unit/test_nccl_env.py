@@ -214,6 +214,17 @@ def test_gpudirect_that_works_nowhere_is_not_tried() -> None:
     assert value(network_of(gang_on(replace(node, nic_links=some), 8)), "NCCL_NET_GDR_LEVEL") == ""
 
 
+def test_ports_whose_way_to_the_gpus_nobody_knows_are_used_all_the_same() -> None:
+    found = network_of(gang_on(replace(preset("hgx_h100"), nic_links=()), 8))
+    assert value(found, "NCCL_IB_HCA").startswith("=mlx5_0,")
+    assert {near.why for near in found.near} == {"all usable ports: nothing says which is nearest"}
+
+
+def test_the_port_that_has_a_label_for_a_name_is_the_one_that_is_named() -> None:
+    found = network_of(gang_on(changed(preset("hgx_h100"), 5, name="NIC5"), 8))
+    assert why(found, "NCCL_IB_HCA") == "left to NCCL: NIC5 is a label, not the name of a device"
+
+
 def test_a_topology_that_nccl_cannot_see_is_given_as_a_file() -> None:
     gang = replace(gang_on(preset("hgx_h100"), 8), nccl_file="/run/t.xml")
     assert value(network_of(gang), "NCCL_TOPO_FILE") == "/run/t.xml"

@@ -106,8 +106,9 @@ def _without_rdma(node: NodeTopology, ports: Ports) -> Variable:
 
 def _hcas(node: NodeTopology, used: Sequence[int]) -> Variable:
     names = [_named_exactly(node, at) for at in used]
-    if not all(has_device_name(node.nics[at]) for at in used):
-        return Variable("NCCL_IB_HCA", "", f"left to NCCL: {names[0]} is a label, not the name of a device")
+    label = next((node.nics[at].name for at in used if not has_device_name(node.nics[at])), "")
+    if label:
+        return Variable("NCCL_IB_HCA", "", f"left to NCCL: {label} is a label, not the name of a device")
     unknown = sum(node.nics[at].up is None for at in used)
     doubt = (
         "" if not unknown else "; nothing says whether they are up" if unknown == len(used) else "; some may be down"
@@ -140,7 +141,7 @@ def _rails(node: NodeTopology, used: Sequence[int]) -> list[Variable]:
 
 def _gpudirect(node: NodeTopology, gang: GangOnNode, near: Sequence[Near]) -> list[Variable]:
     pairs = [(gpu, at) for each, gpus in zip(near, gang.gpus, strict=False) for at in each.ports for gpu in gpus]
-    if not pairs or not all(node.nic_links[gpu][at].gpudirect is False for gpu, at in pairs):
+    if not pairs or not node.nic_links or not all(node.nic_links[gpu][at].gpudirect is False for gpu, at in pairs):
         return []
     return [Variable("NCCL_NET_GDR_LEVEL", "LOC", "GPUDirect RDMA does not work between these GPUs and ports: never")]
 
