@@ -128,6 +128,8 @@ def test_lists_of_processors_are_read_as_the_kernel_writes_them() -> None:
     assert cpus_in("") is None
     assert cpus_in("3-") == {3}
     assert cpus_in("0-99999999") is None
+    assert cpus_in("5-3") is None
+    assert cpus_in("1" * 5000) is None, "more digits than Python makes a number of"
 
 
 @given(

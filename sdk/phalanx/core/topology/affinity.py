@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phalanx.core.topology.importers.reading import number_list
+from phalanx.core.topology.importers.reading import number_list, whole
 from phalanx.core.topology.node import Gpu, NodeTopology
 
 _MAX_CPU = 1 << 16
@@ -60,9 +60,10 @@ def cpus_in(text: str) -> frozenset[int] | None:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) >= _MAX_CPU:
+        low, high = whole(first), whole(last or first)
+        if low is None or high is None or not 0 <= low <= high < _MAX_CPU:
             return None
-        found |= set(range(int(first), int(last or first) + 1))
+        found |= set(range(low, high + 1))
     return frozenset(found)
 
 
