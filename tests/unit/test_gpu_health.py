@@ -299,3 +299,18 @@ def test_a_port_that_comes_and_goes_is_told_once() -> None:
     steady = Steady(WELL)
     changes = sum(steady.take(WELL if at // 12_000 % 2 else DOWN, at) for at in range(0, 600_000, 3000))
     assert (changes, steady.told) == (1, DOWN)
+
+
+def test_what_lasts_is_told_beside_something_that_flickers() -> None:
+    hot = replace(GPU, health=Health.DEGRADED, reason="slowed down: it is too hot (driver)")
+    ill = replace(hot, reason=f"17 of 18 NVLinks work; {hot.reason}")
+    alone = replace(hot, reason="17 of 18 NVLinks work")
+    steady = Steady(NodeTopology(gpus=(GPU,)))
+    told = [steady.take(NodeTopology(gpus=(ill if at % 2 else alone,)), at * 3000) for at in range(2)]
+    assert told == [False, True]
+    assert steady.told == NodeTopology(gpus=(ill,))
+
+
+def test_a_port_that_is_gone_is_told_at_the_second_look() -> None:
+    steady = Steady(WELL)
+    assert [steady.take(NodeTopology(), at) for at in (3000, 6000)] == [False, True]

@@ -1,6 +1,7 @@
-"""When a changed topology is told: once it has stayed for two looks, and what got better only after it has lasted.
+"""When a changed topology is told: once something has been worse for two looks, and what got better after it lasted.
 
-So a port that comes and goes is told once, as down, and the log is not filled by it. Pure.
+So a port that comes and goes is told once, as down, and the log is not filled by it. What flickers beside it, as heat
+does, keeps nothing from being told. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from phalanx.core.topology.node import Health, NodeTopology
 
 LASTS_MS = 30_000
-LOOKS = 2
 
 
 @dataclass(slots=True)
@@ -20,27 +20,41 @@ class Steady:
     told: NodeTopology | None
     _seen: NodeTopology | None = None
     _since_ms: int = 0
-    _looks: int = 0
+    _worse: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._seen = self.told
 
     def take(self, seen: NodeTopology | None, now_ms: int) -> bool:
         """Takes what a look saw; True when it is what to tell from now on."""
-        if seen == self.told:
-            self._looks = 0
+        if seen != self._seen:
+            self._seen, self._since_ms = seen, now_ms
+        worse = (ailments(seen) - ailments(self.told)) | _missing(seen, self.told)
+        lasting = worse & self._worse
+        self._worse = worse
+        if seen == self.told or (not lasting and now_ms - self._since_ms < LASTS_MS):
             return False
-        if seen != self._seen or not self._looks:
-            self._seen, self._since_ms, self._looks = seen, now_ms, 0
-        self._looks += 1
-        worse = ailments(seen) - ailments(self.told)
-        if self._looks < LOOKS or (not worse and now_ms - self._since_ms < LASTS_MS):
-            return False
-        self.told, self._looks = seen, 0
+        self.told, self._worse = seen, frozenset()
         return True
 
 
 def ailments(topology: NodeTopology | None) -> frozenset[str]:
-    """Returns what is wrong with a node, a word for each."""
+    """Returns what is wrong with a node, a few words for each."""
     if topology is None:
         return frozenset({"unknown"})
-    found = {f"{gpu.uuid} {gpu.health} {gpu.reason}" for gpu in topology.gpus if gpu.health is not Health.OK}
+    ill = [gpu for gpu in topology.gpus if gpu.health is not Health.OK]
+    found = {f"{gpu.uuid} {gpu.health} {ail}".strip() for gpu in ill for ail in gpu.reason.split("; ")}
     found |= {f"{nic.name} is down" for nic in topology.nics if nic.up is False}
     return frozenset(found)
+
+
+def _missing(topology: NodeTopology | None, known: NodeTopology | None) -> frozenset[str]:
+    """Returns what a node had and has no more."""
+    return frozenset(f"{name} is gone" for name in _names(known) - _names(topology))
+
+
+def _names(topology: NodeTopology | None) -> frozenset[str]:
+    """Virtual ports are left out: they come and go with containers."""
+    if topology is None:
+        return frozenset()
+    return frozenset({*(gpu.uuid for gpu in topology.gpus), *(nic.name for nic in topology.nics if not nic.virtual)})
