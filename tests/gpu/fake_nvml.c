@@ -17,6 +17,7 @@
  *     pstate INDEX STATE
  *     field INDEX FIELD VALUE           any of NVML's numbered fields
  *     broken INDEX QUESTION             that question fails with an unknown error: uuid, pci, mig, ecc ...
+ *     broken 0 eventset                 no event set can be made
  *
  * PHALANX_FAKE_NVML_EVENTS names a third file; a line "INDEX XID" appended to it is an event.
  */
@@ -369,6 +370,7 @@ typedef struct { unsigned registered[MAX_GPUS]; long read; } set_t;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
 
 int nvmlEventSetCreate(set_t **set) {
+    if (broken(&slots[0], "eventset") != SUCCESS) return UNKNOWN;
     *set = calloc(1, sizeof **set);
     if (!*set) return UNKNOWN;
     (*set)->read = events_read;

@@ -198,6 +198,20 @@ async def test_another_fault_ends_whoever_got_the_gpu_all_the_same(fake_machine:
         assert state_of(watch, "GPU-0").state is GpuState.DOWN
 
 
+async def test_xids_are_heard_again_after_the_driver_could_not_tell_them(
+    fake_machine: FakeMachine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_machine.describe(*gpus(1))
+    fake_machine.connect(place(0), "broken 0 eventset")
+    host = Heard()
+    async with watched(tmp_path, host):
+        await until(lambda: "XIDs are not heard for now" in caplog.messages, "the thread meets the failure")
+        fake_machine.connect(place(0))
+        fake_machine.say((0, 119))
+        await until(lambda: bool(host.failed), "the event is heard")
+    assert caplog.messages.count("XIDs are not heard for now") == 1
+
+
 async def test_a_cleanup_while_a_gang_is_ended_is_nothing(fake_machine: FakeMachine, tmp_path: Path) -> None:
     fake_machine.describe(*gpus(2))
     host = Heard(workspaces=("red",), ending=True)

@@ -36,6 +36,7 @@ class XidThread(threading.Thread):
         self._over = threading.Event()
         self._by_handle: dict[int | None, str] = {}
         self._refused: set[str] = set()
+        self._deaf = ""
         self._told: dict[tuple[str, int], float] = {}
 
     def end(self) -> None:
@@ -44,15 +45,25 @@ class XidThread(threading.Thread):
 
     def run(self) -> None:
         while not self._over.is_set():
-            events = ask(pynvml.nvmlEventSetCreate, None)
-            if events is None:
+            try:
+                events = pynvml.nvmlEventSetCreate()
+            except pynvml.NVMLError_NotSupported:  # pyright: ignore[reportAttributeAccessIssue]  made when imported
                 log.warning("XIDs cannot be listened to: this driver makes no event sets")
                 return
-            try:
-                self._listen(events)
-            finally:
-                ask(lambda events=events: pynvml.nvmlEventSetFree(events), None)
+            except pynvml.NVMLError as e:
+                self._complain(str(e))
+            else:
+                try:
+                    self._listen(events)
+                finally:
+                    ask(lambda events=events: pynvml.nvmlEventSetFree(events), None)
             self._over.wait(_SAME_S)
+
+    def _complain(self, reason: str) -> None:
+        """Says once that XIDs are not heard for a reason: it is tried again every second."""
+        if reason != self._deaf:
+            log.warning("XIDs are not heard for now", extra={"reason": reason})
+        self._deaf = reason
 
     def _listen(self, events: Any) -> None:
         """Returns where waiting fails, as it does when a GPU is lost: a new set listens to those that are left."""
@@ -68,10 +79,12 @@ class XidThread(threading.Thread):
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
             except pynvml.NVMLError_Timeout:  # pyright: ignore[reportAttributeAccessIssue]  made when imported
+                self._deaf = ""
                 continue
             except pynvml.NVMLError as e:
-                log.warning("waiting for XIDs failed", extra={"reason": str(e)})
+                self._complain(str(e))
                 return
+            self._deaf = ""
             self._heard(event)
 
     def _register(self, events: Any) -> None:
