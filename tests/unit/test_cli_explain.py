@@ -81,6 +81,8 @@ def test_a_reason_of_some_ranks_names_them() -> None:
 def test_what_is_not_known_says_why() -> None:
     assert lines(member(0, None), state="preparing")[-1] == "n0, ranks 0-3: its ranks have not started yet"
     assert lines(member(0, None))[-1] == "n0, ranks 0-3: its agent has not said what its ranks got: upgrade it"
+    ending = lines(member(0, None), state="draining")
+    assert ending[-1].endswith("what its ranks got is not known: the gang may be ending before they were ready")
     ended = lines(member(0, None, ranks=0), state="released")
     assert ended[-1] == "n0: 4 GPUs; what its ranks got is forgotten with the gang"
     broken = replace(member(0, None), equipment="{")

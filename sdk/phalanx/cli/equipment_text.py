@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from phalanx.cli.render import plain_table
+from phalanx.core.states import GangState
 from phalanx.core.topology.equipment import Equipment, RankEquipment, Variable, from_text
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.views import GangExplanation, MemberExplanation
 
 COLUMNS = ("RANK", "GPU", "NUMA", "PROCESSORS", "MEMORY", "PORTS")
-_NOT_YET = frozenset({"pending", "reserved", "preparing", "starting"})
+_NOT_YET = frozenset(
+    state.value for state in (GangState.PENDING, GangState.RESERVED, GangState.PREPARING, GangState.STARTING)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ def _why_unknown(found: GangExplanation, member: MemberExplanation) -> str:
         return f"{_count(len(member.gpus), 'GPU')}; what its ranks got is forgotten with the gang"
     if found.gang.state in _NOT_YET:
         return "its ranks have not started yet"
+    if found.gang.state == GangState.DRAINING.value:
+        return "what its ranks got is not known: the gang may be ending before they were ready"
     return "its agent has not said what its ranks got: upgrade it"
 
 
