@@ -26,12 +26,12 @@ from phalanx_agent.preflight_modes import VARIABLE, Mode
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Told:
     """The topology that everybody knows, and what it was made from."""
 
-    bare: NodeTopology | None = None
-    topology: NodeTopology | None = None
+    bare: NodeTopology | None
+    topology: NodeTopology | None
 
 
 class Preflight:
@@ -43,7 +43,7 @@ class Preflight:
         self._clock = clock
         self._book = PairBook(state_dir / FILE, boot_id=boot_id)
         self._asked: dict[str, GangConfig] = {}
-        self._told: _Told | None = None
+        self._told = self._now()
 
     @property
     def topology(self) -> NodeTopology | None:
@@ -51,9 +51,8 @@ class Preflight:
 
         Figures that only differ as measurements do leave it as it is: each change is written into the cell's log.
         """
-        bare = self._gpus.topology
-        if self._told is None or self._told.bare is not bare:
-            self._told = _Told(bare, self._annotated(bare))
+        if self._told.bare is not self._gpus.topology:
+            self._told = self._now()
         return self._told.topology
 
     def plan(self, config: GangConfig) -> GangConfig:
@@ -119,13 +118,18 @@ class Preflight:
 
     def _look_again(self) -> bool:
         """Makes the topology anew where the book says other pairs, other verdicts or another all-reduce than it."""
-        before, after = self.topology, self._annotated(self._gpus.topology)
+        now = self._now()
+        before, after = self.topology, now.topology
         if _verdicts(before) == _verdicts(after):
             return False
         for sentence in _findings(after) - _findings(before):
             log.warning("link found faulty", extra={"reason": sentence})
-        self._told = _Told(self._gpus.topology, after)
+        self._told = now
         return True
+
+    def _now(self) -> _Told:
+        bare = self._gpus.topology
+        return _Told(bare, self._annotated(bare))
 
     def _annotated(self, bare: NodeTopology | None) -> NodeTopology | None:
         checks = self._book.checks.values()
@@ -133,7 +137,8 @@ class Preflight:
             bare = _only_gpus(self._gpus)
         if bare is None:
             return None
-        return with_checks(bare, checks, all_reduce_gbyte_s=self._book.all_reduce_gbyte_s)
+        rate = self._book.all_reduce_gbyte_s
+        return with_checks(bare, checks, simulated=self._gpus.simulated, all_reduce_gbyte_s=rate)
 
 
 @dataclass(frozen=True, slots=True)

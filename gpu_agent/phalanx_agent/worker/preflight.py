@@ -89,6 +89,7 @@ class Seat:
     first_ranks: tuple[int, ...]
     ranks: int
     device: str = "cpu"
+    simulated: bool = False
 
     @property
     def local_rank(self) -> int:
@@ -136,7 +137,7 @@ def verify(
     trial.go_through(kinds, TIMES)
     trial.share()
     own = {pair: trial.found(seat.node_rank, pair).gbyte_s for pair in kinds}
-    again = slow_pairs(kinds, {pair: figure for pair, figure in own.items() if figure})
+    again = slow_pairs(kinds, {pair: figure for pair, figure in own.items() if figure}, simulated=seat.simulated)
     if trial.anybody(bool(again)):
         trial.go_through(again, TIMES_AGAIN)
         trial.share()

@@ -76,6 +76,7 @@ def verify(config: GangConfig, rank: int, device: str) -> Seen:
         first_ranks=tuple(member.first_rank for member in config.members),
         ranks=config.member.ranks,
         device=device,
+        simulated=config.simulated,
     )
     try:
         copies = GroupCopies(device)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from phalanx.core.topology.figures import Figures, figures_of, known_link
 from phalanx.core.topology.node import Gpu, Health, Link, Nic, NicLink, NodeTopology
 from phalanx.core.topology.nvlink_islands import islands
+from phalanx.core.topology.verified import findings
 
 UNKNOWN = "?"
 
@@ -21,6 +22,7 @@ def drawing(name: str, topology: NodeTopology) -> Iterator[str]:
     if topology.nics:
         yield ""
         yield from _ports(topology)
+    yield from _verified(topology)
     for note in topology.notes:
         yield f"  note: {note}"
 
@@ -89,12 +91,24 @@ def _matrix(topology: NodeTopology) -> Iterator[str]:
         yield f"  {head.ljust(width)}  {'  '.join(cell.rjust(width) for cell in row)}"
 
 
+def _verified(topology: NodeTopology) -> Iterator[str]:
+    """What gangs found when they tried the links: faults, and how much was tried at all."""
+    pairs = [known_link(topology, i, j) for i in range(len(topology.links)) for j in range(i)]
+    rates = [link.measured_gbyte_s for link in pairs if link.measured_gbyte_s is not None]
+    if rates:
+        whole = topology.all_reduce_gbyte_s
+        more = f"; all-reduce over all GPUs {whole:.3g} GB/s" if whole is not None else ""
+        yield f"  verified: {len(rates)} of {len(pairs)} pairs, {min(rates):g} to {max(rates):g} GB/s{more}"
+    for sentence in findings(topology):
+        yield f"  {sentence}"
+
+
 def _cell(topology: NodeTopology, i: int, j: int, figures: Figures) -> str:
     if i == j:
         return "-"
     link = known_link(topology, i, j)
-    wrong = "!" if link.copies is False else ""
-    return f"{label(link)}{wrong} {figures.link_mbyte_s(topology, i, j) / 1000:g}"
+    mark = "!" if link.copies is False else "~" if link.slowed is not None else ""
+    return f"{label(link)}{mark} {figures.link_mbyte_s(topology, i, j) / 1000:g}"
 
 
 def _ports(topology: NodeTopology) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli import fabric, simulate
+from phalanx.cli import fabric, simulate, verify
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
 from phalanx.cli.topology_picture import picture
@@ -155,6 +155,7 @@ command = Shorthand(
             params=[click.Argument(["file"], type=click.Path(exists=True, dir_okay=False))],
             examples=("gpuctl topo import topo.txt", "gpuctl topo import nccl.xml --json"),
         ),
+        verify.command,
         simulate.command,
         fabric.command,
     ],

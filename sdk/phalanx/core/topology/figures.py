@@ -47,12 +47,15 @@ class Figures:
 
         Of a link that was measured to be slow, the part that it moves of what others like it do.
         """
+        usual, slowed = self.usual_mbyte_s(node, i, j), known_link(node, i, j).slowed
+        return usual if slowed is None else max(1, round(usual * slowed))
+
+    def usual_mbyte_s(self, node: NodeTopology, i: int, j: int) -> int:
+        """Returns what links like that move, whatever was measured."""
         link = known_link(node, i, j)
         if link.nvlinks:
-            figure = link.nvlinks * min(self.nvlink_mbyte_s[i], self.nvlink_mbyte_s[j])
-        else:
-            figure = self.path_mbyte_s[link.path or Path.SYS]
-        return figure if link.slowed is None else max(1, round(figure * link.slowed))
+            return link.nvlinks * min(self.nvlink_mbyte_s[i], self.nvlink_mbyte_s[j])
+        return self.path_mbyte_s[link.path or Path.SYS]
 
 
 def nvlink_mbyte_s(compute: int | None) -> int:

@@ -16,6 +16,8 @@ from phalanx.core.topology.node import Gpu, Link, NodeTopology
 
 SLOW_BELOW = 0.7
 """Of the median of like pairs. Repeated measurements on idle links agree within a few per cent."""
+SLOW_BELOW_SIMULATED = 0.25
+"""Where copies go through the host's memory, which everything else on the host uses as well."""
 K = TypeVar("K")
 _LIKE_AT_LEAST = 3
 """So many like pairs tell what is usual."""
@@ -57,8 +59,9 @@ def kind_of(link: Link) -> str:
     return str(link.path or "unknown")
 
 
-def slow_pairs(kinds: Mapping[K, str], measured: Mapping[K, float]) -> dict[K, float]:
+def slow_pairs(kinds: Mapping[K, str], measured: Mapping[K, float], *, simulated: bool) -> dict[K, float]:
     """Returns the pairs that move clearly less than those of their kind usually do, with the part that they move."""
+    least = SLOW_BELOW_SIMULATED if simulated else SLOW_BELOW
     found: dict[K, float] = {}
     by_kind: dict[str, list[float]] = {}
     for pair, figure in measured.items():
@@ -66,13 +69,13 @@ def slow_pairs(kinds: Mapping[K, str], measured: Mapping[K, float]) -> dict[K, f
     for pair, figure in measured.items():
         like = by_kind[kinds[pair]]
         usual = median(like)
-        if len(like) >= _LIKE_AT_LEAST and figure < SLOW_BELOW * usual:
+        if len(like) >= _LIKE_AT_LEAST and figure < least * usual:
             found[pair] = figure / usual
     return found
 
 
 def with_checks(
-    topology: NodeTopology, checks: Iterable[PairCheck], *, all_reduce_gbyte_s: float | None = None
+    topology: NodeTopology, checks: Iterable[PairCheck], *, simulated: bool, all_reduce_gbyte_s: float | None = None
 ) -> NodeTopology:
     """Returns the topology with what was verified of its links. A node of which no link is known gets a matrix."""
     places = {gpu.uuid: at for at, gpu in enumerate(topology.gpus)}
@@ -81,7 +84,7 @@ def with_checks(
         return replace(topology, all_reduce_gbyte_s=all_reduce_gbyte_s)
     rows = [list(row) for row in topology.links or _unknown(topology.gpus)]
     kinds = {pair: kind_of(known_link(topology, places[pair[0]], places[pair[1]])) for pair in known}
-    slow = slow_pairs(kinds, {pair: check.gbyte_s for pair, check in known.items()})
+    slow = slow_pairs(kinds, {pair: check.gbyte_s for pair, check in known.items()}, simulated=simulated)
     for pair, check in known.items():
         i, j = places[pair[0]], places[pair[1]]
         part = round(slow[pair], 2) if pair in slow else None
@@ -90,6 +93,13 @@ def with_checks(
                 rows[one][other], copies=check.copies, measured_gbyte_s=_shown(check.gbyte_s), slowed=part
             )
     return replace(topology, links=tuple(map(tuple, rows)), all_reduce_gbyte_s=all_reduce_gbyte_s)
+
+
+def unverified(topology: NodeTopology) -> NodeTopology:
+    """Returns the topology as if no link had ever been tried."""
+    rows = topology.links
+    links = (tuple(replace(x, copies=None, measured_gbyte_s=None, slowed=None) for x in row) for row in rows)
+    return replace(topology, links=tuple(links), all_reduce_gbyte_s=None)
 
 
 def findings(topology: NodeTopology) -> Iterator[str]:
