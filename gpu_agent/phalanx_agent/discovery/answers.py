@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from phalanx.core.topology.importers.reading import pci_address
+
 T = TypeVar("T")
 
 _FLOATING = (int(pynvml.NVML_VALUE_TYPE_DOUBLE),)
@@ -41,7 +43,4 @@ def field_value(handle: Any, field: int, scope: int = 0) -> int | None:
 
 def kernel_address(pci: Any) -> str:
     """Writes ``00000000:3B:00.0`` as the kernel does: ``0000:3b:00.0``; "" where NVML had no answer."""
-    if pci is None:
-        return ""
-    domain, _, rest = text(pci.busId).lower().partition(":")
-    return f"{domain[-4:]}:{rest}" if rest else ""
+    return "" if pci is None else pci_address(text(pci.busId))

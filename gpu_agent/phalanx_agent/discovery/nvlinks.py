@@ -30,8 +30,8 @@ class NvLinks:
     """Of one link, one way, as the driver tells it."""
 
     def direct(self, pci: str) -> int:
-        """Returns how many links end at the GPU of that address."""
-        return sum(count for peer, count in self.to if peer == pci)
+        """Returns how many links end at the GPU of that address; none at one whose address is not known."""
+        return sum(count for peer, count in self.to if pci and peer == pci)
 
 
 def read_nvlinks(handle: Any) -> NvLinks | None:
