@@ -118,6 +118,7 @@ def test_smaller_calls_pass_one_that_cannot_start_until_it_has_waited_long() -> 
     world.wait(30_001)
     world.submit(4, small)
     assert events_of(world.schedule(), GangReserved) == []
+    assert world.call(call_id(4)).reason == "needs 1 GPU, free only where nodes are kept for an older call"
     world.hello(node_info("n2", gpus=1))
     world.schedule()
     assert gpus_of(world, 4) == ["n2-gpu0"]

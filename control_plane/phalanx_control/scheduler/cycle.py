@@ -156,7 +156,7 @@ class _Pass:
 
     def _make_room_or_explain(self, call: Call) -> str:
         need = self._need(call)
-        reason = why_it_waits(self._draft.state, need, self._rooms)
+        reason = why_it_waits(self._draft.state, need, self._rooms, kept=self._kept)
         leaving = gangs_to_drain(self._draft.state, need, self._rooms, self._idle_ms, barred=self._kept)
         for gang in leaving or ():
             gangs.drain(self._draft, gang.id, f"idle, and its GPUs are needed by {need.spec.name}", calls_finish=True)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from phalanx.core.played import asks_for_played
 from phalanx_control.scheduler.candidates import Candidates
-from phalanx_control.scheduler.fit import candidates_for
+from phalanx_control.scheduler.fit import candidates_for, find_place
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms
@@ -16,8 +16,8 @@ from phalanx_control.state.model import Gang, State
 _HOLDERS_NAMED = 3
 
 
-def why_it_waits(state: State, need: Need, rooms: Rooms) -> str:
-    """Returns the sentence for the oldest call of a function that fits nowhere now."""
+def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
+    """Returns the sentence for the oldest call of a function that fits nowhere now, ``kept`` nodes left out."""
     played = asks_for_played(need.model)
     known = [room for room in rooms.values() if room.played == played and need.takes(room.id)]
     if need.node and not known:
@@ -28,9 +28,11 @@ def why_it_waits(state: State, need: Need, rooms: Rooms) -> str:
     if not usable:
         states = ", ".join(sorted(f"{room.id} is {room.node.state.value}" for room in known))
         return f"no node takes work: {states}"
+    asks = count_gpus(need.gpus or need.share, need.model) if need.gpus or need.share else _cpu_words(need)
+    if kept and find_place(need, rooms) is not None:
+        return f"needs {asks}, free only where nodes are kept for an older call"
     if need.gpus:
         return _whole(state, need, rooms, usable)
-    asks = count_gpus(need.share, need.model) if need.share else _cpu_words(need)
     return f"needs {asks}; none of {len(usable)} nodes has that free"
 
 
