@@ -28,6 +28,7 @@ from phalanx_proto.v1 import agent_pb2, agent_pb2_grpc, control_pb2_grpc
 CONTROL_NAME = "phalanx-control"
 """The name that every replica's certificate carries, whatever its address."""
 ENROL_TIMEOUT_S = 15.0
+_REFUSALS = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class Enrolment:
         self._token_file = join_token_file
         self._clock = clock
         self._addresses: dict[str, str] = _read_json(self._dir / "agents.json")
+        self._doubted: set[str] = set()
         self._identity = self._load()
 
     @property
@@ -69,18 +71,25 @@ class Enrolment:
         """
         identity = self._identity
         address = self._addresses.get(control, "")
-        if identity is not None and address and identity.ends_wall_ms > self._clock.wall_ms():
-            return identity, address
-        answer = await self._enrol(control)
+        former = (identity, address) if identity is not None and address and self._is_valid(identity) else None
+        if former is not None and control not in self._doubted:
+            return former
+        self._doubted.discard(control)
+        try:
+            answer = await self._enrol(control)
+        except grpc.aio.AioRpcError as e:
+            if former is None or e.code() not in _REFUSALS:
+                raise
+            return former  # its one-time token is used up: where agents went then is all that it can know
         self._remember_address(control, answer.agents_address)
-        if identity is None or identity.ends_wall_ms <= self._clock.wall_ms():
+        if identity is None or not self._is_valid(identity):
             identity = self._store(answer.certificate_pem)
         return identity, answer.agents_address
 
-    def forget_address(self, control: str) -> None:
+    def doubt_address(self, control: str) -> None:
         """The address does not answer: ask again where agents go."""
         if self._token_file is not None:
-            self._addresses.pop(control, None)
+            self._doubted.add(control)
 
     async def renew(self, channel: grpc.aio.Channel) -> Identity:
         """Gets a new certificate under the present one. Raises grpc.aio.AioRpcError."""
@@ -95,6 +104,9 @@ class Enrolment:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self._dir / "node.pem", self._dir / "node.key")
         return context
+
+    def _is_valid(self, identity: Identity) -> bool:
+        return identity.ends_wall_ms > self._clock.wall_ms()
 
     async def _enrol(self, control: str) -> Any:
         if self._token_file is None:

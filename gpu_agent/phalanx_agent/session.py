@@ -248,7 +248,7 @@ class Session:
         log.info("no session with the control plane", extra={"address": control, "reason": reason})
         self._failures[control] = self._failures.get(control, 0) + 1
         if self._failures[control] % _ASK_ADDRESS_AGAIN_AFTER == 0:
-            self._enrolment.forget_address(control)
+            self._enrolment.doubt_address(control)
 
 
 class _SessionOverError(Exception):

@@ -238,3 +238,25 @@ async def test_an_agent_that_cannot_do_all_of_its_work_ends(tmp_path: Path, shor
     with pytest.raises(ExceptionGroup) as ended:
         await asyncio.wait_for(agent.run(asyncio.Event()), 20)
     assert ended.group_contains(RuntimeError, match="the driver is gone")
+
+
+async def test_a_node_whose_one_time_token_is_used_up_goes_where_agents_went_before(
+    server: AgentsServer, tmp_path: Path
+) -> None:
+    node = enrolment(server, tmp_path)
+    _, address = await node.ready(server.address)
+    server.token_file.write_text("used up")
+    node.doubt_address(server.address)
+    identity, again = await node.ready(server.address)
+    assert (again, identity) == (address, node.identity)
+
+
+async def test_a_node_whose_address_is_in_doubt_asks_where_agents_go_now(server: AgentsServer, tmp_path: Path) -> None:
+    node = enrolment(server, tmp_path)
+    await node.ready(server.address)
+    await server.stop()
+    server.agents_port = 0
+    await server.start()
+    node.doubt_address(server.address)
+    _, address = await node.ready(server.address)
+    assert address == f"127.0.0.1:{server.agents_port}"
