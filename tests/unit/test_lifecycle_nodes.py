@@ -277,3 +277,30 @@ def test_a_decision_does_not_change_the_state_that_it_was_given() -> None:
     assert decide(before, c.Schedule(raw_ids=world.raw_ids()), world.now)
     assert before.gangs == world.state.gangs
     assert not before.gangs
+
+
+def test_a_node_that_leaves_is_forgotten_and_may_join_again() -> None:
+    world = settled(node_info(), node_info("n2"))
+    assert world.kinds(world.say("n1", m.Leave())) == ["NodeLeft"]
+    assert set(world.state.nodes) == {"n2"}
+    assert world.say("n1", m.Leave()) == ()
+    assert world.say("n1", m.Report()) == ()
+    assert world.tick(silent("n1", 60_000)) == ()
+    assert world.kinds(world.hello(node_info())) == ["NodeJoined"]
+
+
+def test_a_node_cannot_leave_while_a_gang_is_on_it() -> None:
+    world = settled(node_info(), node_info("n2"))
+    gang = world.ready_gang(world.register(spec(gpus=16, limits=GRACE)))
+    assert world.say("n1", m.Leave()) == ()
+    world.end(gang, nodes=("n1",))
+    assert world.kinds(world.say("n1", m.Leave())) == ["NodeLeft"]
+    world.schedule()
+    world.end(gang, nodes=("n2",))
+    assert world.state.gangs == type(world.state.gangs)()
+
+
+def test_a_node_is_not_forgotten_while_a_replica_could_not_read_that() -> None:
+    world = settled(node_info())
+    old = replace(world.now, schema=3)
+    assert decide(world.state, c.AgentSaid(node_id="n1", message=m.Leave()), old) == ()

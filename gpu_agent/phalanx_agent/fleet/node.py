@@ -37,6 +37,7 @@ class PlayedNode:
     def __init__(
         self, machine: PlayedMachine, orders: Orders, facts: FleetFacts, *, folder: Path, clock: Clock
     ) -> None:
+        """``folder``: does not exist yet."""
         self._clock = clock
         self._info = _describe(machine, facts)
         self._player = Player(call_ms=orders.call_ms)

@@ -69,6 +69,11 @@ def fabric_of(groups: Sequence[Group], prefix: str, group_nodes: int) -> Fabric:
     return Fabric(levels=(RAIL_GROUP, POD), domains=tuple(domains), nodes=tuple(nodes), notes=("simulated",))
 
 
+def is_fleets(fabric: Fabric, prefix: str) -> bool:
+    """Says whether a fabric was made by `fabric_of` for a fleet of this name, which a killed one leaves behind."""
+    return all(domain.id.startswith((f"{prefix}-{POD}", f"{prefix}-rails-")) for domain in fabric.domains)
+
+
 def orders(groups: Sequence[Group], tokens: Mapping[str, str], *, address: str, ca: str, call_ms: int) -> str:
     """Returns what the fleet's process reads, as one line; ``tokens``: one join token for each node."""
     return json.dumps(

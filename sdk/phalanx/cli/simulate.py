@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli.fleet import Group, fabric_of, orders, plan, summary
+from phalanx.cli.fleet import Group, fabric_of, is_fleets, orders, plan, summary
 from phalanx.cli.options import Command, Session
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, NotBuiltError
@@ -95,7 +95,8 @@ def _fabric(client: Client, groups: Sequence[Group], prefix: str, group_nodes: i
     if not group_nodes:
         yield
         return
-    if client.fabric().is_set:
+    known = client.fabric()
+    if known.is_set and not is_fleets(known.fabric, prefix):
         raise InvalidSpecError(
             "this cell has been told a fabric already, and --fabric would replace it",
             hint="gpuctl topo fabric clear, or leave --fabric out",
