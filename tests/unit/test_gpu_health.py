@@ -253,6 +253,15 @@ def test_a_broken_file_is_an_empty_one(tmp_path: Path, text: str) -> None:
     assert Cordons(tmp_path / FILE, boot_id="boot-1").all() == {}
 
 
+def test_a_file_that_cannot_be_read_for_now_gives_no_gpu_back(tmp_path: Path) -> None:
+    seen = ward(tmp_path, ManualClock())
+    seen.heard(INFO, 48, RED, our_kill=False)
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    seen.look(None, {})
+    assert state_of(seen) is GpuState.QUARANTINED
+
+
 def test_without_a_disk_the_quarantine_stands_in_memory(tmp_path: Path) -> None:
     seen = Ward(tmp_path / "missing" / FILE, boot_id="b", clock=ManualClock())
     seen.heard(INFO, 48, RED, our_kill=False)

@@ -46,6 +46,7 @@ class Cordons:
         self._path = path
         self._boot_id = boot_id
         self._seen: tuple[int, int] = (0, 0)
+        self._unread = False
         self._cordons: dict[str, Cordon] = {}
         self._past: dict[str, tuple[PastXid, ...]] = {}
         self.refresh()
@@ -57,11 +58,18 @@ class Cordons:
         return self._past.get(uuid, ())
 
     def refresh(self) -> None:
-        """Reads the file again where somebody has changed it."""
-        seen = self._stamp()
-        if seen != self._seen:
-            self._cordons, self._past = _read(self._path, self._boot_id)
-            self._seen = seen
+        """Reads the file again where somebody has changed it; where it cannot be read, all stays as it was."""
+        try:
+            seen = self._stamp()
+            if seen != self._seen:
+                self._cordons, self._past = _read(self._path, self._boot_id)
+                self._seen = seen
+        except OSError as e:
+            if not self._unread:
+                log.error("gpu health cannot be read", extra={"file": str(self._path), "reason": str(e)})  # noqa: TRY400
+            self._unread = True
+        else:
+            self._unread = False
 
     def note(self, uuid: str, xid: PastXid) -> None:
         """Remembers an XID for a day."""
@@ -103,7 +111,8 @@ class Cordons:
                 replace_file(self._path, json.dumps(self._as_json()))
             except OSError as e:
                 log.error("gpu health is kept in memory only", extra={"file": str(self._path), "reason": str(e)})  # noqa: TRY400
-            self._seen = self._stamp()
+            with contextlib.suppress(OSError):
+                self._seen = self._stamp()
 
     def _as_json(self) -> dict[str, Any]:
         return {
@@ -115,7 +124,7 @@ class Cordons:
     def _stamp(self) -> tuple[int, int]:
         try:
             stat = self._path.stat()
-        except OSError:
+        except FileNotFoundError:
             return 0, 0
         return stat.st_ino, stat.st_mtime_ns
 
@@ -129,6 +138,7 @@ def boot_of(path: Path) -> str:
 
 
 def _read(path: Path, boot_id: str) -> tuple[dict[str, Cordon], dict[str, tuple[PastXid, ...]]]:
+    """Returns what the file holds, nothing where it is missing or broken. Raises OSError where it cannot be read."""
     try:
         data = json.loads(path.read_text())
         if data["boot_id"] != boot_id:
@@ -149,6 +159,6 @@ def _read(path: Path, boot_id: str) -> tuple[dict[str, Cordon], dict[str, tuple[
             )
             for uuid, xids in data["xids"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return {}, {}
     return cordons, past
