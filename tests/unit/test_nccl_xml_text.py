@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -97,3 +98,10 @@ def test_names_are_written_so_that_xml_stays_xml() -> None:
 
 def test_a_node_without_anything_is_a_file_without_anything() -> None:
     assert read_nccl_xml(nccl_xml_text(NodeTopology())).gpus == ()
+
+
+def test_made_up_addresses_are_addresses_however_many_ports_there_are() -> None:
+    node = NodeTopology(nics=tuple(Nic(name=f"eth{at}") for at in range(600)))
+    told = re.findall(r'busid="([^"]*)"', nccl_xml_text(node))
+    assert len(set(told)) == 600
+    assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", each) for each in told)

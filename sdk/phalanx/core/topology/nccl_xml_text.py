@@ -108,7 +108,7 @@ class _Writer:
 
     def _bridge(self) -> str:
         self._bridges += 1
-        address = f"ffff:{self._bridges:02x}:00.0"
+        address = _made_up("ffff", self._bridges)
         return _words({"busid": address, "class": _BRIDGE_CLASS, "link_speed": self._speed, "link_width": "16"})
 
     # ---- devices ----
@@ -186,8 +186,13 @@ class _Writer:
         found: list[str] = []
         for at, part in enumerate(self._parts()):
             taken = part.pci in found or not _PCI.fullmatch(part.pci)
-            found.append(f"fffd:{at:02x}:00.0" if taken else part.pci)
+            found.append(_made_up("fffd", at) if taken else part.pci)
         return found
+
+
+def _made_up(domain: str, number: int) -> str:
+    """Returns an address that no machine has: the bus counts first, then the device."""
+    return f"{domain}:{number & 0xFF:02x}:{number >> 8:02x}.0"
 
 
 def _words(facts: dict[str, str]) -> str:
