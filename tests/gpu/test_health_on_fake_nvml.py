@@ -274,6 +274,15 @@ async def test_a_link_and_a_gpu_that_are_lost_are_told_within_ten_seconds(
         assert topology.gpus[1].health is Health.LOST
 
 
+async def test_a_gpu_that_answers_late_is_there_once(fake_machine: FakeMachine, tmp_path: Path) -> None:
+    fake_machine.describe(*gpus(2, lost=0))
+    async with watched(tmp_path, Heard()) as watch:
+        assert state_of(watch, "unknown-0").state is GpuState.DOWN
+        fake_machine.describe(*gpus(2))
+        await until(lambda: any(gpu.uuid == "GPU-0" for gpu in watch.all()), "the GPU is seen", 10.0)
+        assert [(gpu.uuid, gpu.state) for gpu in watch.all()] == [(f"GPU-{i}", GpuState.FREE) for i in range(2)]
+
+
 async def test_looking_and_listening_leave_no_thread_behind(fake_machine: FakeMachine, tmp_path: Path) -> None:
     fake_machine.describe(*gpus(1))
     async with watched(tmp_path, Heard()):

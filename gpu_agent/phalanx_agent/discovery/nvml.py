@@ -19,7 +19,7 @@ from phalanx.core.topology.node import NodeTopology
 from phalanx_agent.discovery.answers import ask, text
 from phalanx_agent.discovery.health import Vitals
 from phalanx_agent.discovery.links import read_topology
-from phalanx_agent.discovery.source import GpuUse
+from phalanx_agent.discovery.source import GpuUse, placeholder
 from phalanx_agent.discovery.vitals import read_vitals
 from phalanx_agent.discovery.xid import XidThread
 
@@ -74,7 +74,7 @@ class NvmlGpus:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as e:
-            known = self._known.get(index, GpuInfo(uuid=f"unknown-{index}", index=index))
+            known = self._known.get(index, GpuInfo(uuid=placeholder(index), index=index))
             return GpuInfo(
                 uuid=known.uuid,
                 index=index,

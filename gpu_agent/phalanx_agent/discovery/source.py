@@ -19,6 +19,11 @@ class GpuUse:
     pids: frozenset[int] = field(default_factory=frozenset[int])
 
 
+def placeholder(index: int) -> str:
+    """Returns what stands for the UUID of a GPU that has never answered."""
+    return f"unknown-{index}"
+
+
 class GpuSource(Protocol):
     """Blocking; called in a thread. One broken GPU, or one broken field of it, never fails the others."""
 

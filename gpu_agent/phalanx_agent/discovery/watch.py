@@ -30,7 +30,7 @@ from phalanx_agent.discovery.clean import (
 )
 from phalanx_agent.discovery.cordons import FILE
 from phalanx_agent.discovery.health import Vitals
-from phalanx_agent.discovery.source import GpuSource, GpuUse
+from phalanx_agent.discovery.source import GpuSource, GpuUse, placeholder
 from phalanx_agent.discovery.steady import Steady, ailments
 from phalanx_agent.discovery.ward import Tenancy, Ward
 from phalanx_agent.discovery.xid_table import Action
@@ -201,7 +201,8 @@ class GpuWatch:
         """Decides what a look means, and tells what has changed."""
         before = self.all()
         for gpu in facts.gpus:
-            self._gpus.setdefault(gpu.uuid, gpu)
+            if gpu.uuid not in self._gpus:
+                self._meet(gpu)
             if gpu.state is GpuState.DOWN:
                 self._mark(gpu)
             elif gpu.uuid in facts.uses and not host.tenancy(gpu.uuid).workspaces:
@@ -213,6 +214,14 @@ class GpuWatch:
             host.gpus_changed()
         if changed:
             log.warning("topology changed", extra={"ailments": sorted(ailments(seen))})
+
+    def _meet(self, gpu: GpuInfo) -> None:
+        """Takes up a GPU that was not known; one that answers at last is no longer the nameless one that it was."""
+        self._gpus[gpu.uuid] = gpu
+        nameless = placeholder(gpu.index)
+        if gpu.uuid != nameless:
+            self._gpus.pop(nameless, None)
+            self._marks.pop(nameless, None)
 
     def _judge_free(self, gpu: GpuInfo, use: GpuUse | OSError) -> None:
         if isinstance(use, OSError):
