@@ -245,6 +245,22 @@ def test_a_person_clears_a_gpu_and_a_running_agent_sees_it(tmp_path: Path, capsy
     assert state_of(seen) is GpuState.FREE
 
 
+def test_a_person_hears_that_the_agents_files_could_not_be_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ward(tmp_path, ManualClock()).heard(INFO, 119, RED, our_kill=False)
+    lock = (tmp_path / FILE).with_suffix(".lock")
+    lock.unlink()
+    lock.mkdir()
+    assert clear_gpu.main(["--state-dir", str(tmp_path), "GPU-3"]) == 1
+    heard = capsys.readouterr()
+    assert (heard.out, "GPU-3 is still out of use" in heard.err) == ("", True)
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    assert clear_gpu.main(["--state-dir", str(tmp_path), "GPU-3"]) == 1
+    assert f"{tmp_path / FILE} cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"boot_id": "boot-1"}', '{"boot_id": "boot-1", "cordons": 3, "xids": 4}']
 )
