@@ -11,6 +11,7 @@ from phalanx.core.errors import AuthError
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, GangState, GpuState, NodeState, Phase
 from phalanx_control.lifecycle.decide import decide
+from phalanx_control.lifecycle.nodes import MAX_TOPOLOGY_CHARS
 from phalanx_control.state import commands as c
 from phalanx_control.state import queries
 from tests.support.builders import World, call_id, node_info, spec
@@ -53,6 +54,15 @@ def test_gpus_are_marked_by_hello_and_report_and_cleared_again() -> None:
     assert "n1-gpu0" not in queries.free_shares(world.state)["n1"]
     world.say("n1", m.Report(gpus=(replace(bad, state=GpuState.HELD),)))
     assert queries.free_shares(world.state)["n1"]["n1-gpu0"] == 1
+
+
+def test_a_topology_that_is_too_long_is_not_written_down_and_the_node_is_used_without() -> None:
+    long = "x" * (MAX_TOPOLOGY_CHARS + 1)
+    world = settled(replace(node_info(), topology=long))
+    assert world.state.nodes["n1"].info.topology == ""
+    assert world.hello(replace(node_info(), topology=long)) == ()
+    assert world.say("n1", m.Report(topology=long)) == ()
+    assert world.kinds(world.say("n1", m.Report(topology=long[1:]))) == ["NodeJoined"]
 
 
 def test_a_report_of_an_unknown_node_is_nothing() -> None:

@@ -27,6 +27,8 @@ NEW_LEADER_SLACK_MS = 1_000
 EMPTY_NODE_GRACE_MS = 10_000
 CORDONED_PER_MILLE = 200
 """Of a pool's GPUs, without a person; one is always allowed."""
+MAX_TOPOLOGY_CHARS = 512 * 1024
+"""A node of 72 GPUs takes a third of it."""
 _LEAVING_SCHEMA = events.SINCE[events.NodeLeft]
 _MARKED = frozenset({GpuState.QUARANTINED, GpuState.EXTERNAL, GpuState.DOWN})
 _SILENT = frozenset({NodeState.SUSPECT, NodeState.LOST})
@@ -40,8 +42,9 @@ def hello(draft: Draft, node_id: str, message: Hello) -> None:
     if message.node.node_id != node_id:
         raise AuthError(f"the agent of {node_id} cannot speak for {message.node.node_id!r}")
     known = draft.state.nodes.get(node_id)
-    if known is None or known.info != message.node:
-        draft.add(events.NodeJoined(info=message.node))
+    info = replace(message.node, topology=_bounded(message.node.topology))
+    if known is None or known.info != info:
+        draft.add(events.NodeJoined(info=info))
     _is_back(draft, node_id)
     _mark_gpus(draft, node_id, message.node.gpus)
     rebooted = known is not None and known.info.boot_id != message.node.boot_id
@@ -53,7 +56,7 @@ def report(draft: Draft, node_id: str, message: Report) -> None:
     node = draft.state.nodes.get(node_id)
     if node is None:
         return
-    if message.topology:
+    if _bounded(message.topology):
         _describe(draft, node, message)
     if node.state is NodeState.LOST:
         _is_back(draft, node_id)
@@ -74,6 +77,11 @@ def _describe(draft: Draft, node: Node, message: Report) -> None:
     gpus = message.gpus or node.info.gpus
     if message.topology != node.info.topology or _lasting(gpus) != _lasting(node.info.gpus):
         draft.add(events.NodeJoined(info=replace(node.info, topology=message.topology, gpus=gpus)))
+
+
+def _bounded(topology: str) -> str:
+    """Returns "" for what is too long to be written down: the node is used without."""
+    return topology if len(topology) <= MAX_TOPOLOGY_CHARS else ""
 
 
 def _lasting(gpus: tuple[GpuInfo, ...]) -> list[tuple[str, str, bool, str]]:
