@@ -66,9 +66,11 @@ def command(*words: str) -> list[str]:
 @contextmanager
 def fleet(cluster: Cluster, *words: str) -> Generator[subprocess.Popen[str]]:
     """Plays a fleet until the block ends, and makes sure that it is gone then."""
+    folder = cluster.tmp_path / "tmp"
+    folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
         command(*words, "--call", str(CALL_S)),
-        env=cluster.env(),
+        env={**cluster.env(), "TMPDIR": str(cluster.tmp_path / "tmp")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,6 +85,7 @@ def fleet(cluster: Cluster, *words: str) -> Generator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=30)
+    wait_until(lambda: not list(folder.iterdir()), "no key of a played node is left", GONE_WITHIN_S)
 
 
 def node_states(cluster: Cluster) -> dict[str, str]:
@@ -147,6 +150,7 @@ def test_a_fleet_ends_with_the_command_even_when_that_is_killed(cluster: Cluster
         wait_until(lambda: node_states(cluster) == {"n0": "ready"}, "the nodes have left", GONE_WITHIN_S)
 
 
+@pytest.mark.slow
 def test_a_fleet_that_was_killed_itself_is_told_and_its_names_can_be_used_again(cluster: Cluster) -> None:
     with fleet(cluster, "2", "x", "pcie_l4") as process:
         os.kill(pid_of_fleet(process), signal.SIGKILL)
@@ -177,6 +181,7 @@ def test_sixty_four_nodes_join_in_time_and_cost_next_to_nothing_at_rest(cluster:
     assert node_states(cluster) == {"n0": "ready"}
 
 
+@pytest.mark.slow
 def test_a_fleet_goes_on_after_the_control_plane_was_away(cluster: Cluster) -> None:
     with fleet(cluster, "2", "x", "dgx_h100"):
         cluster.kill_leader()

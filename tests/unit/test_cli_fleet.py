@@ -62,10 +62,11 @@ def test_the_fabric_has_rail_groups_of_eight_alike_nodes_in_one_pod() -> None:
 def test_the_orders_survive_the_way_to_the_fleets_process() -> None:
     groups = plan(("2 x aws_p4d", "1 x dgx1_v100"), "sim", preset)
     tokens = {node_id: f"token of {node_id}" for group in groups for node_id in group.node_ids}
-    line = orders(groups, tokens, address="a:1", ca="/tmp/ca.pem", call_ms=1500)
+    line = orders(groups, tokens, address="a:1", ca="/c/ca.pem", folder="/c/fleet", call_ms=1500)
     assert "\n" not in line
     read = read_orders(line)
-    assert (read.control, read.ca, read.call_ms) == (("a:1",), Path("/tmp/ca.pem"), 1500)
+    assert (read.control, read.call_ms) == (("a:1",), 1500)
+    assert (read.ca, read.folder) == (Path("/c/ca.pem"), Path("/c/fleet"))
     assert [(each.node_id, each.join_token) for each in read.machines] == list(tokens.items())
     assert [each.topology for each in read.machines] == [preset("aws_p4d"), preset("aws_p4d"), preset("dgx1_v100")]
 

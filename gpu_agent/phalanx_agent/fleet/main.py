@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import shutil
 import signal
 import sys
-import tempfile
 import threading
 import uuid
-from pathlib import Path
 
 from phalanx.core.clock import SystemClock
 from phalanx_agent.discovery.host import read_host
@@ -34,17 +33,20 @@ def main() -> int:
     except (ValueError, KeyError, TypeError) as e:
         log.error("the fleet's orders cannot be read", extra={"reason": f"{type(e).__name__}: {e}"})  # noqa: TRY400 - the reason says it all
         return EXIT_ORDERS
-    with tempfile.TemporaryDirectory(prefix="phalanx-fleet-") as folder:
-        asyncio.run(_run(orders, Path(folder)))
+    try:
+        asyncio.run(_run(orders))
+    finally:
+        shutil.rmtree(orders.folder, ignore_errors=True)
     return 0
 
 
-async def _run(orders: Orders, folder: Path) -> None:
+async def _run(orders: Orders) -> None:
     stop = _stop_event()
     clock = SystemClock()
     facts = FleetFacts(boot_id=f"fleet-{uuid.uuid4()}", epoch=clock.wall_ms(), version=read_host().agent_version)
     nodes = [
-        PlayedNode(machine, orders, facts, folder=folder / machine.node_id, clock=clock) for machine in orders.machines
+        PlayedNode(machine, orders, facts, folder=orders.folder / machine.node_id, clock=clock)
+        for machine in orders.machines
     ]
     gc.freeze()  # what is here stays for as long as the fleet
     async with asyncio.TaskGroup() as jobs:

@@ -22,16 +22,20 @@ class PlayedMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """``control``: host:port of the clients' ports. ``call_ms``: how long each call of a played gang takes."""
+    """``control``: host:port of the clients' ports. ``call_ms``: how long each call of a played gang takes.
+
+    ``folder``: there, empty, for the nodes' keys, and gone when the fleet ends.
+    """
 
     control: tuple[str, ...]
     ca: Path
+    folder: Path
     call_ms: int
     machines: tuple[PlayedMachine, ...]
 
 
 def read_orders(line: str) -> Orders:
-    """Reads ``{"control", "ca", "call_ms", "topologies": {name: JSON}, "nodes": [[id, name, token]…]}``.
+    """Reads ``{"control", "ca", "folder", "call_ms", "topologies": {name: JSON}, "nodes": [[id, name, token]…]}``.
 
     Raises ValueError, KeyError or TypeError for anything else.
     """
@@ -40,6 +44,7 @@ def read_orders(line: str) -> Orders:
     return Orders(
         control=tuple(said["control"]),
         ca=Path(said["ca"]),
+        folder=Path(said["folder"]),
         call_ms=int(said["call_ms"]),
         machines=tuple(
             PlayedMachine(node_id=node_id, topology=looks[name], join_token=token)

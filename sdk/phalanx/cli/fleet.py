@@ -74,12 +74,18 @@ def is_fleets(fabric: Fabric, prefix: str) -> bool:
     return all(domain.id.startswith((f"{prefix}-{POD}", f"{prefix}-rails-")) for domain in fabric.domains)
 
 
-def orders(groups: Sequence[Group], tokens: Mapping[str, str], *, address: str, ca: str, call_ms: int) -> str:
-    """Returns what the fleet's process reads, as one line; ``tokens``: one join token for each node."""
+def orders(
+    groups: Sequence[Group], tokens: Mapping[str, str], *, address: str, ca: str, folder: str, call_ms: int
+) -> str:
+    """Returns what the fleet's process reads, as one line.
+
+    ``tokens``: one join token for each node; ``folder``: where it keeps the nodes' keys while it lives.
+    """
     return json.dumps(
         {
             "control": [address],
             "ca": ca,
+            "folder": folder,
             "call_ms": call_ms,
             "topologies": {group.machine: to_json(group.topology) for group in groups},
             "nodes": [[node_id, group.machine, tokens[node_id]] for group in groups for node_id in group.node_ids],

@@ -10,6 +10,7 @@ import importlib.util
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,16 +55,23 @@ def simulate(session: Session, machines: tuple[str, ...], *, fabric: bool, group
     with _stopped_by_signals() as stop, _fabric(client, groups, name, group if fabric else 0):
         tokens = {node_id: client.create_join_token()[0] for node_id in names}
         here = target.connection
-        text = orders(groups, tokens, address=here.address, ca=here.ca_path, call_ms=round(call * 1000))
-        with _fleet(text, quiet=not screen.look.verbose) as process:
-            _wait_ready(screen, client, process, stop, names)
-            if not stop.is_set():
-                _tell(screen, groups)
-            while not stop.wait(_LOOK_S):
-                _ensure_alive(process)
-            screen.status("the nodes are leaving…")
+        with tempfile.TemporaryDirectory(prefix="phalanx-fleet-", ignore_cleanup_errors=True) as folder:
+            call_ms = round(call * 1000)
+            text = orders(groups, tokens, address=here.address, ca=here.ca_path, folder=folder, call_ms=call_ms)
+            _play(screen, client, groups, text, stop)
         screen.clear_status()
     screen.note("the simulated fleet has left")
+
+
+def _play(screen: Screen, client: Client, groups: Sequence[Group], text: str, stop: Event) -> None:
+    """Keeps the fleet's process until it is told to stop, and waits for the nodes to leave."""
+    with _fleet(text, quiet=not screen.look.verbose) as process:
+        _wait_ready(screen, client, process, stop, [node_id for group in groups for node_id in group.node_ids])
+        if not stop.is_set():
+            _tell(screen, groups)
+        while not stop.wait(_LOOK_S):
+            _ensure_alive(process)
+        screen.status("the nodes are leaving…")
 
 
 def _look(machine: str) -> NodeTopology:
