@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phalanx.core.clock import Clock, SystemClock
+from phalanx.core.errors import InvalidSpecError
 from phalanx.embedded.activity import is_busy
 from phalanx.embedded.clients import IdleWatch
 from phalanx.embedded.devices import Simulated, simulated
@@ -67,6 +68,9 @@ class Supervisor:
             self._watch(wakeup)
         except StartFailedError as e:
             write_json(self.home.failure, e.failure)
+            return 1
+        except InvalidSpecError as e:  # the machine's file has gone since it was asked for
+            write_json(self.home.failure, Failure(part="agent", message=str(e), log=str(self.home.logs), tail=""))
             return 1
         finally:
             self.stop()
