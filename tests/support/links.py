@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from phalanx_agent.worker.preflight import Findings, Pair, Seat, verify
+from phalanx_agent.worker.preflight import TIMES, Findings, Pair, Seat, verify
 
 USUAL_GBYTE_S = 20.0
 _BOUND_S = 20
@@ -22,13 +22,15 @@ _BOUND_S = 20
 
 @dataclass(slots=True)
 class Links:
-    """``gbyte_s``: of single pairs, by global ranks. ``spoil``: by (from, to), what arrives of what was sent."""
+    """``gbyte_s``: of single pairs, by global ranks. ``spoil``: by (from, to), what arrives, None for nothing."""
 
     seats: tuple[Seat, ...]
     gbyte_s: Mapping[Pair, float] = field(default_factory=dict[Pair, float])
     spoil: Mapping[Pair, Callable[[Any], Any]] = field(default_factory=dict[Pair, Callable[[Any], Any]])
     busy: dict[Pair, int] = field(default_factory=dict[Pair, int])
     """So many of the first copies of a pair take twenty times as long."""
+    slow_later: Pair | None = None
+    """This pair's copies take three times as long from the second going through on."""
     copied: list[Pair] = field(default_factory=list[Pair])
     _queues: dict[Pair, Queue[Any]] = field(init=False)
     _barrier: threading.Barrier = field(init=False)
@@ -54,7 +56,8 @@ class Links:
         pair = (min(source, to), max(source, to))
         left = self.busy.get(pair, 0)
         self.busy[pair] = max(0, left - 1)
-        return round(size / self.gbyte_s.get(pair, USUAL_GBYTE_S)) * (20 if left else 1)
+        later = pair == self.slow_later and self.copied.count((source, to)) > TIMES + 1
+        return round(size / self.gbyte_s.get(pair, USUAL_GBYTE_S)) * (20 if left else 3 if later else 1)
 
     def add_up(self, tensor: Any) -> None:
         with self._lock:
@@ -76,7 +79,9 @@ class Links:
     def take(self, source: int, to: int, into: Any) -> int:
         sent, spent = self._queues[source, to].get(timeout=_BOUND_S)
         arrives = self.spoil.get((source, to))
-        into.copy_(arrives(sent) if arrives is not None else sent)
+        came = arrives(sent) if arrives is not None else sent
+        if came is not None:
+            into.copy_(came)
         return spent
 
 

@@ -92,3 +92,20 @@ def test_only_the_pairs_that_are_asked_for_are_tried() -> None:
     found = links.run(lambda _: {(0, 3): "NV18"})
     assert list(found[2].pairs[0]) == [(0, 3)]
     assert set(links.copied) == {(0, 3), (3, 0)}
+
+
+def test_what_an_earlier_copy_left_in_the_buffer_is_not_taken_for_one_that_came() -> None:
+    copies = iter([True])
+    found = Links(seats(1, 2), spoil={(0, 1): lambda sent: sent if next(copies, False) else None}).run(every_pair)
+    assert list(found[0].wrong()) == [(0, (0, 1))]
+
+
+def test_a_pair_that_was_wrong_once_is_wrong_though_it_came_right_when_tried_again() -> None:
+    links = Links(seats(1, 4), gbyte_s={(1, 3): 5.0})
+    links.spoil = {(1, 3): lambda sent: flip_one_byte(sent) if links.copied.count((1, 3)) == 1 else sent}
+    assert list(links.run(every_pair)[0].wrong()) == [(0, (1, 3))]
+
+
+def test_the_quickest_try_counts_though_a_later_one_was_disturbed() -> None:
+    links = Links(seats(1, 4), gbyte_s={(1, 3): 5.0}, slow_later=(1, 3))
+    assert links.run(every_pair)[0].pairs[0][1, 3].gbyte_s == pytest.approx(5.0, rel=0.01)

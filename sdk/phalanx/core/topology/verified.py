@@ -16,7 +16,7 @@ from phalanx.core.topology.node import Gpu, Link, NodeTopology
 
 SLOW_BELOW = 0.7
 """Of the median of like pairs. Repeated measurements on idle links agree within a few per cent."""
-SLOW_BELOW_SIMULATED = 0.25
+SLOW_BELOW_SIMULATED = 0.1
 """Where copies go through the host's memory, which everything else on the host uses as well."""
 K = TypeVar("K")
 _LIKE_AT_LEAST = 3
