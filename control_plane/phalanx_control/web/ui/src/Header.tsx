@@ -1,6 +1,7 @@
 // Who answers, whether it is live, and what the reader should know before believing a number.
 import { nextTheme, theme } from "./choice";
 import { ago } from "./format";
+import { isPlayed } from "./Kpis";
 import { feedState, nowMs, picture } from "./live";
 
 const STALE_MS = 20_000; // the server pings every 15 s
@@ -59,12 +60,13 @@ export function HonestyStrip() {
   const { server, nodes } = picture.value;
   const gpus = [...nodes.values()].flatMap((node) => node.gpus);
   const simulated = gpus.filter((gpu) => gpu.info.simulated).length;
+  const played = gpus.filter(isPlayed).length;
   return (
     <footer class="strip">
       {simulated > 0 && (
         <strong class="warn">
           {simulated === gpus.length ? `simulated GPUs: all ${simulated}` : `${simulated} of ${gpus.length} GPUs are simulated`},
-          ranks run on CPU
+          {played > 0 && ` ${played} of them are played: nothing runs there;`} ranks run on CPU
         </strong>
       )}
       {server.version && <span>version {server.version}</span>}

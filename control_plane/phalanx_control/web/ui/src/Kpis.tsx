@@ -11,6 +11,11 @@ export function isBroken(gpu: GpuView): boolean {
   return BROKEN.has(gpu.info.state);
 }
 
+// Played GPUs run nothing and cost nothing: the name of their model begins with the word, as in core/played.py.
+export function isPlayed(gpu: GpuView): boolean {
+  return gpu.info.model.toLowerCase().startsWith("played ");
+}
+
 interface Numbers {
   readonly gpus: number;
   readonly free: number;
@@ -26,18 +31,18 @@ interface Numbers {
 export function numbersOf({ nodes, calls }: Picture): Numbers {
   const gpus = [...nodes.values()].flatMap((node) => node.gpus);
   const list = [...calls.values()];
-  const used = gpus.filter((gpu) => gpu.gang_id !== "" && !isBroken(gpu)).length;
+  const used = gpus.filter((gpu) => gpu.gang_id !== "" && !isBroken(gpu));
   const priced = list.find((call) => Number(call.cost.price_per_gpu_hour) > 0)?.cost;
   const state = (...names: string[]) => list.filter((call) => names.includes(call.state)).length;
   return {
     gpus: gpus.length,
     free: gpus.filter((gpu) => gpu.gang_id === "" && gpu.info.state === "free").length,
-    used,
+    used: used.length,
     broken: gpus.filter(isBroken).length,
     queued: state("queued", "accepted"),
     starting: state("assigned"),
     running: state("running", "cancelling"),
-    perHour: used * Number(priced?.price_per_gpu_hour ?? 0),
+    perHour: used.filter((gpu) => !isPlayed(gpu)).length * Number(priced?.price_per_gpu_hour ?? 0),
     currency: priced?.currency ?? "USD",
   };
 }
