@@ -142,6 +142,10 @@ def test_calls_for_played_gpus_are_played_and_all_others_stay_on_the_real_node(c
         assert on_cpu.remote() != os.getpid()
         with pytest.raises(UnschedulableError, match="this cell has 2 GPUs on 1 node"):
             too_large.remote()
+        left = [played.spawn() for _ in range(6)]
+    assert node_states(cluster) == {"n0": "ready"}, "calls that still wait do not hold the nodes"
+    for each in left:
+        each.cancel()
 
 
 def test_a_fleet_ends_with_the_command_even_when_that_is_killed(cluster: Cluster) -> None:

@@ -299,15 +299,17 @@ def test_a_node_that_leaves_is_forgotten_and_may_join_again() -> None:
     assert world.kinds(world.hello(node_info())) == ["NodeJoined"]
 
 
-def test_a_node_cannot_leave_while_a_gang_is_on_it() -> None:
+def test_a_gang_that_was_reserved_while_a_node_left_ends_with_it() -> None:
     world = settled(node_info(), node_info("n2"))
-    gang = world.ready_gang(world.register(spec(gpus=16, limits=GRACE)))
-    assert world.say("n1", m.Leave()) == ()
-    world.end(gang, nodes=("n1",))
-    assert world.kinds(world.say("n1", m.Leave())) == ["NodeLeft"]
+    world.submit(1, world.register(spec(gpus=16, limits=GRACE)))
+    world.schedule()
+    gang = world.only_gang()
+    assert world.kinds(world.say("n1", m.Leave()))[-1] == "NodeLeft"
+    assert world.state.gangs[gang.id].state is GangState.DRAINING
     world.schedule()
     world.end(gang, nodes=("n2",))
-    assert world.state.gangs == type(world.state.gangs)()
+    assert len(world.state.gangs) == 0
+    assert world.call(call_id(1)).state is CallState.QUEUED
 
 
 def test_a_node_is_not_forgotten_while_a_replica_could_not_read_that() -> None:

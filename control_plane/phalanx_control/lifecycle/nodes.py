@@ -65,11 +65,12 @@ def report(draft: Draft, node_id: str, message: Report) -> None:
 
 
 def leave(draft: Draft, node_id: str, _message: Leave) -> None:
-    """The node's agent ends for good. One that a gang is still on stays known, and is judged by its silence."""
-    if node_id not in draft.state.nodes or queries.gangs_on(draft.state, node_id):
+    """The node's agent ends for good, and holds no gang: not those either that were reserved while it said so."""
+    if node_id not in draft.state.nodes or draft.now.schema < _LEAVING_SCHEMA:
         return
-    if draft.now.schema >= _LEAVING_SCHEMA:
-        draft.add(events.NodeLeft(node_id=node_id))
+    for gang in queries.gangs_on(draft.state, node_id):
+        _gone_from(draft, gang, node_id, why=f"{node_id} has left")
+    draft.add(events.NodeLeft(node_id=node_id))
 
 
 def _describe(draft: Draft, node: Node, message: Report) -> None:
@@ -130,7 +131,8 @@ def _compare_gangs(draft: Draft, node_id: str, held: tuple[GangFacts, ...], *, r
         if known is not None and not rebooted:
             meter.count(draft, gang, node_id, known.counters)
         elif not _never_told(gang, node_id) or rebooted:
-            _gone_from(draft, gang, node_id, rebooted=rebooted)
+            why = f"{node_id} was restarted" if rebooted else f"{node_id} no longer holds the gang"
+            _gone_from(draft, gang, node_id, why=why)
 
 
 def _never_told(gang: Gang, node_id: str) -> bool:
@@ -139,8 +141,7 @@ def _never_told(gang: Gang, node_id: str) -> bool:
     return member is not None and not member.prepared and gang.state in (GangState.RESERVED, GangState.PREPARING)
 
 
-def _gone_from(draft: Draft, gang: Gang, node_id: str, *, rebooted: bool) -> None:
-    why = f"{node_id} was restarted" if rebooted else f"{node_id} no longer holds the gang"
+def _gone_from(draft: Draft, gang: Gang, node_id: str, *, why: str) -> None:
     if gang.state in queries.STARTING | queries.WARM:
         gangs.drain(draft, gang.id, why, error=failures.infrastructure(why, node_id=node_id))
     gangs.end_member(draft, gang.id, node_id)

@@ -68,7 +68,7 @@ class NodeStateChanged(Event, frozen=True, tag=True):
 
 
 class NodeLeft(Event, frozen=True, tag=True):
-    """Its agent ended for good, with no gang on it: the node is forgotten, until it should join again."""
+    """Its agent ended for good, and no gang has a member there any more: forgotten, until it should join again."""
 
     node_id: str
 
