@@ -41,7 +41,7 @@ def pair() -> tuple[tuple[str, ...], Verified | None]:
     return here.gpus, here.verified
 
 
-@phalanx.gpu_function(gpus=2, scaledown_window=0.1)
+@phalanx.gpu_function(gpus=2, scaledown_window=0.1, env=phalanx.env(vars={"PHALANX_PREFLIGHT": "lease"}))
 def pair_on_broken_links() -> tuple[str, ...]:
     return phalanx.current().gpus
 
@@ -80,8 +80,6 @@ def test_the_first_gang_on_a_pair_tries_it_and_the_function_can_see_what_was_fou
 
 def test_a_pair_that_copies_wrongly_ends_the_gang_and_is_never_given_again(cluster: Cluster) -> None:
     wait_until(nobody_holds_gpus, "no gang is there")
-    folder = cluster.tmp_path / "agent-0"
-    (folder / "preflight.json").unlink(missing_ok=True)
     gpus = pair_on_broken_links.remote()
     assert indices(gpus) != {0, 3}, "the call ran again, on another pair"
     wait_until(nobody_holds_gpus, "the gang has gone")
