@@ -170,7 +170,14 @@ class FakeAgent:
         infos = tuple(
             GpuInfo(uuid=f"GPU-{self.node_id}-{i}", index=i, model="sim", simulated=True) for i in range(gpus)
         )
-        info = NodeInfo(node_id=node_id or self.node_id, hostname=self.node_id, boot_id="b", agent_epoch=1, gpus=infos)
+        info = NodeInfo(
+            node_id=node_id or self.node_id,
+            hostname=self.node_id,
+            boot_id="b",
+            agent_epoch=1,
+            data_address="127.0.0.1:9",
+            gpus=infos,
+        )
         return Hello(node=info)
 
     async def begin(self, hello: Hello | None = None) -> None:
