@@ -16,7 +16,7 @@ from phalanx.core.messages import CallStarted, FromAgent, Hello, NodeInfo, Offer
 from phalanx_agent.agent import Agent
 from phalanx_agent.discovery.host import read_host
 from phalanx_agent.discovery.simulated import SimulatedGpus
-from phalanx_agent.discovery.watch import GpuWatch
+from phalanx_agent.discovery.watch import GpuWatch, Host
 from phalanx_agent.enrol import Enrolment, Identity
 from phalanx_agent.session import Session
 from phalanx_agent.settings import read as read_settings
@@ -224,8 +224,8 @@ async def test_an_agent_that_cannot_do_all_of_its_work_ends(tmp_path: Path, shor
     """Half an agent would hold its gangs and say nothing of them: the next one adopts them."""
 
     class Broken(GpuWatch):
-        async def run(self, in_use: Callable[[str], bool]) -> None:
-            del in_use
+        async def run(self, host: Host) -> None:
+            del host
             raise RuntimeError("the driver is gone")
 
     clock = SystemClock()

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import InvalidSpecError, SerializationError
-from phalanx.core.messages import CallStarted, GpuInfo
+from phalanx.core.messages import CallStarted
 from phalanx.core.spec import CodeRef
 from phalanx.core.states import GpuState
 from phalanx_agent import rendezvous
@@ -112,19 +112,12 @@ def test_a_gpu_that_another_gang_shares_is_not_judged_by_its_memory() -> None:
     assert judge(use, BASE, ours=frozenset({77}), shared=True).state is GpuState.FREE
 
 
-class Settling:
+class Settling(SimulatedGpus):
     """A GPU whose last process goes away after a few looks."""
 
-    simulated = True
-
     def __init__(self, looks: int) -> None:
+        super().__init__(node_id="n0", count=1)
         self.looks = looks
-
-    def gpus(self) -> tuple[GpuInfo, ...]:
-        return (GpuInfo(uuid="a"),)
-
-    def topology(self) -> None:
-        return None
 
     def use(self, uuid: str) -> GpuUse:
         del uuid
