@@ -1,0 +1,68 @@
+"""Nodes are kept for a call that has waited long only where it could run: else everybody would wait for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phalanx.core.topology.codec import to_json
+from phalanx.core.topology.node import Link, NodeTopology
+from phalanx.core.topology.presets import preset
+from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.reserve import nodes_kept_for
+from phalanx_control.scheduler.room import rooms_of
+from tests.support.builders import World, call_id, node_info, spec
+from tests.support.cells import looks_like
+
+
+def wrong_pair() -> NodeTopology:
+    links = [list(row) for row in preset("dgx1_v100").links]
+    links[0][3] = links[3][0] = Link(nvlinks=2, switched=False, copies=False)
+    return replace(preset("dgx1_v100"), links=tuple(map(tuple, links)))
+
+
+def halves() -> NodeTopology:
+    uuids = [f"n1-gpu{at}" for at in range(8)]
+    return replace(preset("hgx_h100"), partitions=(tuple(uuids[:4]), tuple(uuids[4:])))
+
+
+def lead_of(world: World, n: int) -> str:
+    return next(gang.lead for gang in world.state.gangs.values() if gang.for_call == call_id(n))
+
+
+@pytest.mark.parametrize("look", [wrong_pair(), halves()], ids=["wrong pair", "partitions"])
+def test_a_gang_for_which_no_set_is_allowed_keeps_nobody_else_waiting(look: NodeTopology) -> None:
+    world = World(looks_like(look, "n1"))
+    world.submit(1, world.register(spec("big", gpus=8)))
+    world.schedule()
+    world.wait(30_001)
+    world.submit(2, world.register(spec("small", gpus=4)))
+    world.schedule()
+    assert lead_of(world, 2) == "n1"
+
+
+def test_gpus_that_the_nodes_topology_does_not_name_are_not_waited_for() -> None:
+    look = preset("hgx_h100")
+    gpus = tuple(replace(gpu, uuid=f"{'n1-gpu' if gpu.index < 6 else 'other-'}{gpu.index}") for gpu in look.gpus)
+    world = World(replace(node_info("n1"), topology=to_json(replace(look, gpus=gpus))))
+    rooms = rooms_of(world.state)
+    assert nodes_kept_for(Need(spec=spec(gpus=8), workspace="default"), rooms) == frozenset()
+    assert nodes_kept_for(Need(spec=spec(gpus=6), workspace="default"), rooms) == {"n1"}
+
+
+def test_the_node_that_has_the_memory_is_kept_rather_than_the_one_with_more_free_gpus() -> None:
+    world = World(replace(node_info("small"), memory_bytes=64 * 10**9), replace(node_info("large"), cpus=128))
+    world.ready_gang(world.register(spec("holder", node="large")), 1)
+    world.submit(2, world.register(spec("big", gpus=8, memory_gb=50.0)))
+    world.schedule()
+    world.wait(30_001)
+    world.submit(3, world.register(spec("one")))
+    world.schedule()
+    assert lead_of(world, 3) == "small"
+
+
+def test_no_played_node_is_kept_for_a_function_without_gpus() -> None:
+    world = World(node_info("n1"), node_info("p1", model="played H100"))
+    need = Need(spec=spec(gpus=0), workspace="default")
+    assert nodes_kept_for(need, rooms_of(world.state)) == {"n1"}
