@@ -8,7 +8,8 @@ import json
 import pytest
 
 from phalanx.cli.folding import Folded
-from phalanx.cli.render import Look, Screen, plain, plain_table
+from phalanx.cli.render import Look, Screen, plain
+from phalanx.cli.tables import fitted_table, plain_table
 from phalanx.core.errors import NotFoundError
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.views import CallView
@@ -125,6 +126,44 @@ def test_tables_in_a_pipe_are_aligned_and_cut_nothing_off() -> None:
     assert lines[0] == "NODE    GPUS  WHY"
     assert lines[2] == "node-1    16  y"
     assert lines[1].endswith("x" * 300)
+
+
+CALLS = ("CALL", "FUNCTION", "STATE", "GPUS", "TIME", "COST", "USER", "WHAT")
+LONG_WHY = "queued (1st, needs 4 GPUs on 1 node; best node vm has 0 free of 8 (8 held by f of admin))"
+ALIVE = [
+    ("c-77th65k915492fbzh9r7pcd1gm", "training.pretrain", "queued", "4", "3.2 s", "0.00 USD", "admin", LONG_WHY),
+    ("c-2pejj5ezqb6p329pt3hzd6115b", "f8.f", "running", "8", "3.2 s", "0.0138 USD", "admin", "running"),
+]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_in_a_terminal_a_table_fits_and_keeps_ids_states_numbers_and_all_of_the_prose(width: int) -> None:
+    lines = fitted_table(CALLS, ALIVE, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert all(cell in text for row in ALIVE for cell in (row[0], *row[2:7]))
+    assert set(LONG_WHY.split()) <= set(text.split())
+
+
+def test_in_a_narrow_terminal_models_are_shortened_and_nothing_else() -> None:
+    columns = ("NODE", "STATE", "GPUS", "FREE", "MODEL", "CPUS", "MEMORY", "POOL", "SEEN")
+    row = ("vm", "ready", "8", "4", "NVIDIA H100 80GB HBM3 (simulated)", "2", "25.3 GB", "default", "1.8 s ago")
+    line = fitted_table(columns, [row], 80)[1]
+    assert len(line) <= 80
+    assert [line.startswith("vm    ready     8  4"), line.endswith("2     25.3 GB  default  1.8 s ago")] == [True, True]
+    assert "NVIDIA H100" in line
+    assert "…" in line
+
+
+def test_what_cannot_be_made_to_fit_is_left_to_the_terminal() -> None:
+    assert fitted_table(("NODE", "POOL"), [("n" * 50, "p" * 50)], 80)[1].startswith("n" * 50)
+
+
+def test_a_terminal_shows_a_whole_table_with_the_states_in_colour() -> None:
+    shown, out, _ = screen(Look(), terminal=True)
+    shown.table(CALLS, ALIVE, empty="")
+    assert out.getvalue().count(ALIVE[0][0]) == 1
+    assert "\x1b[" in out.getvalue()
 
 
 def test_an_empty_table_says_what_to_do() -> None:

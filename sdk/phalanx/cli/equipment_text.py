@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from phalanx.cli.render import plain_table
+from phalanx.cli.tables import plain_table
 from phalanx.core.states import GangState
 from phalanx.core.topology.equipment import Equipment, RankEquipment, Variable, from_text
 from phalanx.core.topology.errors import UnreadableTopologyError

@@ -1,6 +1,6 @@
 """The only file of gpuctl that prints. Data goes to standard output; progress, hints and errors to standard error.
 
-On a terminal tables are drawn by rich and one status line is kept at the bottom; elsewhere everything is plain lines.
+On a terminal tables are fitted to its width and one status line is kept at the bottom; elsewhere all is plain lines.
 With ``json`` standard output carries JSON and nothing else.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,12 @@ from typing import Any, TextIO
 from phalanx.cli import palette
 from phalanx.cli.folding import Folded
 from phalanx.cli.problem import Problem, problem_of
+from phalanx.cli.tables import fitted_table, plain_table
 from phalanx.core.messages import ErrorInfo
 
 _NO_ERROR = ErrorInfo()
 _ERASE_LINE = "\r\x1b[2K"
-_RIGHT = frozenset({"GPUS", "COST", "GPU-S", "MEMORY", "AGE", "TIME", "RANKS", "CALLS", "SHARE"})
+_STATE = rf"(?<!\S)(?:{'|'.join(palette.STATES)})(?!\S)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,15 +147,17 @@ class Screen:
 
     def _rich_table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         from rich.console import Console
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in columns:
-            table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="ellipsis", no_wrap=True)
-        for row in rows:
-            table.add_row(*(Text(cell, style=_cell_style(cell)) for cell in row))
-        Console(file=self._out, no_color=not self._colour_out, highlight=False).print(table)
+        console = Console(file=self._out, no_color=not self._colour_out, highlight=False)
+        heads, *lines = fitted_table(columns, rows, _width(self._out))
+        console.print(Text(heads, style="bold"), soft_wrap=True)
+        for line in lines:
+            text = Text(line)
+            found = None if line.startswith(" ") else re.search(_STATE, line)
+            if found:
+                text.stylize(palette.STATES[found[0]], *found.span())
+            console.print(text, soft_wrap=True)
 
 
 def plain(value: Any) -> Any:
@@ -172,19 +176,6 @@ def plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a table as lines of padded columns, nothing cut off."""
-    widths = [max(len(cells[i]) for cells in (columns, *rows)) for i in range(len(columns))]
-    right = [name in _RIGHT for name in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in (columns, *rows)
-    ]
-
-
 def wants_colour(look: Look, stream: TextIO) -> bool:
     """``--no-color`` wins, then NO_COLOR, then FORCE_COLOR, then whether it is a terminal."""
     if look.colour is not None:
@@ -201,10 +192,6 @@ def wants_progress(look: Look, stream: TextIO) -> bool:
     if look.json or look.quiet or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty() and look.progress is not False
-
-
-def _cell_style(cell: str) -> str:
-    return palette.STATES.get(cell.rpartition(" ")[2], "")
 
 
 def _width(stream: TextIO) -> int:
