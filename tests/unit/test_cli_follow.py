@@ -92,6 +92,12 @@ def test_a_run_is_told_from_the_queue_to_its_end() -> None:
         assert part in err
 
 
+def test_why_a_call_waits_is_told_to_its_last_bracket() -> None:
+    why = "needs 8 GPUs on 1 node; best node vm has 2 free of 8 (6 held by f of admin)"
+    _, _, err = shown(Script([replace(QUEUED, reason=why), DONE]))
+    assert f"3rd, {why}\n" in err
+
+
 def test_lines_of_ranks_go_to_standard_output_folded() -> None:
     pieces = [piece(r, "epoch 1") for r in range(4)] + [piece(2, "mine", node_id="b")]
     _, out, _ = shown(Script([RUNNING, DONE], pieces))

@@ -283,7 +283,10 @@ def _sigterm_raises() -> Generator[None]:
 
 
 def _detail(stage: Stage) -> str:
-    return stage.words.removeprefix(stage.state).strip(" :()") if stage.state != "assigned" else stage.words
+    if stage.state == "assigned":
+        return stage.words
+    words = stage.words.removeprefix(stage.state).strip(" :")
+    return words[1:-1] if words.startswith("(") and words.endswith(")") else words
 
 
 def _clock_time(clock: Clock) -> str:
