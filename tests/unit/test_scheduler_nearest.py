@@ -42,6 +42,13 @@ def test_a_pair_of_a_cube_mesh_has_two_links() -> None:
     assert "one node; ring 0-3 at 40.0 GB/s" in found.sentence
 
 
+def test_the_ring_of_a_gang_of_two_nodes_is_told_as_one_nodes_own() -> None:
+    found = place(World(*(node(f"n{at}", preset("hgx_h100")) for at in range(4))), 16)
+    assert found is not None
+    assert "2 nodes; within n0: ring 0-1-2-3-4-5-6-7 at 370.8 GB/s" in found.sentence
+    assert found.sentence.endswith("no other set on the node fits")
+
+
 @pytest.mark.parametrize(("free", "pair"), [("0 1 3", [0, 3]), ("0 1 4", [0, 4]), ("0 4 5 6", [5, 6])])
 def test_free_gpus_that_are_connected_win_over_lower_indices(free: str, pair: list[int]) -> None:
     taken = tuple(at for at in range(8) if str(at) not in free.split())

@@ -220,7 +220,7 @@ def test_a_single_gpu_is_taken_where_the_rest_stays_worth_most() -> None:
         "4",
         "GPU 4 costs others as little as 5, which has the higher index",
     )
-    assert chosen_of(choose(tables, members("2"), 1)).why == "GPU 2; no other one fits"
+    assert chosen_of(choose(tables, members("2"), 1)).why == "GPU 2; no other one on the node fits"
 
 
 def test_the_reason_for_a_single_gpu_is_what_others_keep() -> None:
@@ -255,7 +255,7 @@ def test_the_ring_goes_where_the_links_are() -> None:
     chosen = chosen_of(choose(tables, 0b1111, 4))
     assert (chosen.ring, chosen.ring_gbyte_s) == ((0, 1, 3, 2), 20.0)
     assert chosen.uuids == ("GPU-0", "GPU-1", "GPU-3", "GPU-2")
-    assert chosen.why == "ring 0-1-3-2 at 20.0 GB/s, its pairs 158.0 GB/s together; no other set fits"
+    assert chosen.why == "ring 0-1-3-2 at 20.0 GB/s, its pairs 158.0 GB/s together; no other set on the node fits"
 
 
 @pytest.mark.parametrize(

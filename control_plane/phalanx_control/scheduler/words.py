@@ -21,8 +21,14 @@ def placement_words(
     nodes = "one node" if len(chosen) == 1 else f"{len(chosen)} nodes"
     why = f"{nodes} as asked" if need.spec.resources.nodes else f"the fewest nodes that fit: {nodes}"
     near = _nearness(rooms, choice, len(chosen)) if choice is not None else ""
-    more = [text for text in (note, chosen[0][1].why) if text]
+    more = [text for text in (note, _gpus_words(chosen)) if text]
     return "; ".join([f"{count_gpus(need.gpus, need.model)}: {_where(chosen)}, {why}{near}", *more])
+
+
+def _gpus_words(chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:
+    """Says why these GPUs of a node: of the first one where there are several, whose rings end at its ports."""
+    room, picked = chosen[0]
+    return picked.why if len(chosen) == 1 or not picked.why else f"within {room.id}: {picked.why}"
 
 
 def _where(chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:

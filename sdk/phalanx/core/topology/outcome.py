@@ -37,7 +37,7 @@ class Chosen:
         """A sentence for people: what was chosen, and why the runner-up lost."""
         if self.mask.bit_count() == 1:
             return _of_single(self)
-        return f"{_praise(self)}; {_against(self)}" if self.runner_up else f"{_praise(self)}; no other set fits"
+        return f"{_praise(self)}; {_against(self)}" if self.runner_up else f"{_praise(self)}; no other set on the node fits"
 
 
 def _praise(chosen: Chosen) -> str:
@@ -78,7 +78,7 @@ def _tie_break(chosen: Chosen) -> str:
 def _of_single(chosen: Chosen) -> str:
     name = chosen.tables.names(chosen.mask)
     if not chosen.runner_up:
-        return f"GPU {name}; no other one fits"
+        return f"GPU {name}; no other one on the node fits"
     other = chosen.tables.names(chosen.runner_up)
     ours = chosen.tables.spoils(chosen.free, chosen.mask)
     theirs = chosen.tables.spoils(chosen.free, chosen.runner_up)
