@@ -37,8 +37,8 @@ def member(node: int, equipment: Equipment | None, *, ranks: int = 4) -> MemberE
     )
 
 
-def lines(*members: MemberExplanation, state: str = "ready") -> list[str]:
-    return list(explanation(GangExplanation(gang=GangView(gang_id="g-1", state=state), members=members)))
+def lines(*members: MemberExplanation, state: str = "ready", played: tuple[str, ...] = ()) -> list[str]:
+    return list(explanation(GangExplanation(gang=GangView(gang_id="g-1", state=state), members=members), played))
 
 
 def test_each_rank_has_a_line_and_each_reason_is_given_once() -> None:
@@ -87,3 +87,8 @@ def test_what_is_not_known_says_why() -> None:
     assert ended[-1] == "n0: 4 GPUs; what its ranks got is forgotten with the gang"
     broken = replace(member(0, None), equipment="{")
     assert lines(broken)[-1] == "n0, ranks 0-3: its agent has not said what its ranks got: upgrade it"
+
+
+def test_of_played_nodes_no_agent_is_asked_for_what_ranks_got() -> None:
+    shown = lines(member(0, None), member(1, None), played=("n0", "n1"))
+    assert shown == ["", "n0, ranks 0-3; n1, ranks 4-7: played: no ranks run there"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from phalanx.cli.tables import plain_table
@@ -33,16 +33,23 @@ def equipment_of(member: MemberExplanation) -> Equipment | None:
         return None
 
 
-def explanation(found: GangExplanation) -> Iterator[str]:
-    """Yields the nodes of a gang with what their ranks got, and then what is the same on all of them."""
+def explanation(found: GangExplanation, played: Container[str] = ()) -> Iterator[str]:
+    """Yields the nodes of a gang with what their ranks got, and then what is the same on all of them.
+
+    ``played``: nodes on which nothing runs. Those about which there is the same to say share a line.
+    """
     known: list[tuple[MemberExplanation, Equipment]] = []
+    unknown: dict[str, list[MemberExplanation]] = {}
     for member in found.members:
         equipment = equipment_of(member)
         if equipment is None:
-            yield ""
-            yield f"{_headline(member)}: {_why_unknown(found, member)}"
+            why = "played: no ranks run there" if member.node_id in played else _why_unknown(found, member)
+            unknown.setdefault(why, []).append(member)
         else:
             known.append((member, equipment))
+    for why, members in unknown.items():
+        yield ""
+        yield f"{'; '.join(_headline(member) for member in members)}: {why}"
     common = _common([equipment for _, equipment in known])
     for alike in _grouped(known, common):
         yield from _node(alike)

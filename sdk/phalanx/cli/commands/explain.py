@@ -11,6 +11,7 @@ from phalanx.cli.options import Command, Session
 from phalanx.cli.target import full_id
 from phalanx.client import Client
 from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.played import is_played
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView, GangExplanation
 
@@ -31,7 +32,7 @@ def explain(session: Session, what: str) -> None:
     if gang is not None:
         for name, value in _of_gang(gang):
             screen.data(f"{name:<6} {value}")
-        for line in explanation(gang):
+        for line in explanation(gang, _played(client, gang)):
             screen.data(line)
     elif call is not None:
         screen.data(f"gang   {_no_gang(call)}")
@@ -52,6 +53,15 @@ def _gang(client: Client, gang_id: str, *, forgiving: bool) -> GangExplanation |
         if not forgiving:
             raise
         return None
+
+
+def _played(client: Client, found: GangExplanation) -> frozenset[str]:
+    """Returns which nodes of a gang are played; they say nothing of ranks."""
+    if all(member.equipment for member in found.members):
+        return frozenset()
+    return frozenset(
+        node.node_id for node in client.list_nodes() if any(is_played(gpu.info.model) for gpu in node.gpus)
+    )
 
 
 def _of_call(call: CallView) -> list[tuple[str, str]]:

@@ -37,7 +37,7 @@ class Chosen:
         """A sentence for people: what was chosen, and why the runner-up lost."""
         if self.mask.bit_count() == 1:
             return _of_single(self)
-        return f"{_praise(self)}; {_against(self)}" if self.runner_up else f"{_praise(self)}; no other set on the node fits"
+        return f"{_praise(self)}; {_against(self) if self.runner_up else 'no other set on the node fits'}"
 
 
 def _praise(chosen: Chosen) -> str:
