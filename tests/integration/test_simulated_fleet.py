@@ -135,7 +135,7 @@ def test_calls_for_played_gpus_are_played_and_all_others_stay_on_the_real_node(c
     with fleet(cluster, "4", "x", "dgx_h100", "--fabric", "--group", "2"):
         call = played.spawn()
         assert call.get(timeout=30) == [None] * 16
-        assert "both in rail_group played-rails-" in call.status().placement
+        assert "both in rail group played-rails-" in call.status().placement
         assert set(cluster.markers.iterdir()) == before, "no rank has run"
         assert float(call.cost().money) == 0
         assert "on n0" in real.remote()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.cli.fabric_text import drawing
 from phalanx.cli.fleet import fabric_of, is_fleets, orders, plan, summary
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.played import is_played
@@ -83,3 +84,16 @@ def test_every_gpu_of_a_played_machine_says_that_it_is(name: str) -> None:
     assert all(is_played(gpu.model) for gpu in played.gpus)
     assert played.links == preset(name).links
     assert any("no code runs" in note for note in played.notes)
+
+
+@pytest.mark.parametrize("prefix", ["a/b", "", "-x", "a b", "x" * 33])
+def test_a_name_that_no_node_can_have_is_refused_before_anything_starts(prefix: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"--name .* cannot begin the name of a node"):
+        plan(("1 x aws_p5",), prefix, preset)
+
+
+def test_a_fleets_fabric_is_told_in_words() -> None:
+    fabric = fabric_of(plan(("9 x aws_p5",), "sim", preset), "sim", 8)
+    first, _, third, *_ = drawing(fabric)
+    assert first == "fabric: 2 rail groups, 1 pod; 9 nodes"
+    assert third.strip() == "rail group sim-rails-1: 400 GB/s a node"

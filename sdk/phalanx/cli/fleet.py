@@ -17,8 +17,9 @@ from phalanx.core.topology.fabric import Domain, Fabric, FabricNode
 from phalanx.core.topology.node import NodeTopology
 
 MAX_NODES = 1000
-RAIL_GROUP, POD = "rail_group", "pod"
+RAIL_GROUP, POD = "rail-group", "pod"
 _GROUP = re.compile(r"\s*(\d+)\s*[x×]\s*([^\s,]+),?", re.IGNORECASE)
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _GBIT_PER_GBYTE = 8
 _EXAMPLE = "write it as `64 x aws_p5`, or `64 x aws_p5 8 x dgx_h100`"
@@ -39,6 +40,11 @@ def plan(words: Sequence[str], prefix: str, look: Callable[[str], NodeTopology])
     Raises InvalidSpecError naming what cannot be read, or the number of nodes where there are too many.
     """
     asked = _read(" ".join(words))
+    if not _PREFIX.fullmatch(prefix):
+        raise InvalidSpecError(
+            f"--name {prefix[:60]!r} cannot begin the name of a node: use 32 letters, digits, '.', '_' and '-'",
+            hint=f"--name {_NOT_IN_NAMES.sub('-', prefix).strip('-._')[:32] or 'fleet'}",
+        )
     total = sum(count for count, _ in asked)
     if total > MAX_NODES:
         raise InvalidSpecError(f"{total} nodes are too many to play in one process: {MAX_NODES} at most")
