@@ -58,8 +58,9 @@ def machine(named: str) -> NodeTopology:
     if named in PRESETS:
         return preset(named)
     from phalanx.core.topology.importers.detect import read_node  # many readers, which few agents need
+    from phalanx.core.topology.importers.text_file import text_of_file
 
-    return read_node(Path(named).read_text(encoding="utf-8", errors="replace"))
+    return read_node(text_of_file(Path(named)))
 
 
 def _renamed(topology: NodeTopology, node_id: str) -> NodeTopology:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,7 @@ import click
 from phalanx.cli.fabric_text import drawing
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
+from phalanx.cli.topology_file import text_of
 from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.fabric_codec import fabric_to_json
 from phalanx.core.topology.importers.detect import Format, read_fabric
@@ -54,7 +54,7 @@ def draw(screen: Screen, fabric: Fabric) -> None:
 def set_fabric(session: Session, file: str, written_as: str) -> None:
     """Reads a file and tells the cell."""
     screen = session.screen()
-    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    text = text_of(file)
     fabric = read_fabric(text, _FORMATS[written_as] if written_as else None)
     known = session.client().set_fabric(fabric)
     if screen.look.json:

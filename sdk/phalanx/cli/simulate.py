@@ -22,6 +22,7 @@ import click
 
 from phalanx.cli.fleet import Group, fabric_of, is_fleets, orders, plan, summary
 from phalanx.cli.options import Command, Session
+from phalanx.cli.topology_file import text_of
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, NotBuiltError
 from phalanx.core.played import PLAYED
@@ -78,7 +79,7 @@ def _look(machine: str) -> NodeTopology:
     if machine in PRESETS:
         return preset(machine)
     if Path(machine).is_file():
-        return read_node(Path(machine).read_text(encoding="utf-8", errors="replace"))
+        return read_node(text_of(machine))
     near = difflib.get_close_matches(machine, PRESETS, n=1, cutoff=0.5)
     raise InvalidSpecError(
         f"no machine {machine[:60]!r}{f': did you mean {near[0]}?' if near else ''}",

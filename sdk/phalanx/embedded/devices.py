@@ -48,9 +48,10 @@ def _like(named: str) -> Simulated:
         return Simulated(len(preset(named).gpus), named)
     from phalanx.core.topology.errors import UnreadableTopologyError
     from phalanx.core.topology.importers.detect import read_node
+    from phalanx.core.topology.importers.text_file import text_of_file
 
     try:
-        gpus = len(read_node(Path(named).read_text(encoding="utf-8", errors="replace")).gpus)
+        gpus = len(read_node(text_of_file(Path(named))).gpus)
     except OSError as e:
         known = ", ".join(PRESETS)
         raise InvalidSpecError(f"no machine {named!r} to simulate ({e.strerror}): use one of {known}, or a file") from e

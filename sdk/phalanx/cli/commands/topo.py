@@ -9,6 +9,7 @@ import click
 from phalanx.cli import fabric, simulate, verify
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
+from phalanx.cli.topology_file import text_of, write_picture
 from phalanx.cli.topology_picture import picture
 from phalanx.cli.topology_text import drawing, headline
 from phalanx.core.errors import InvalidSpecError, NotFoundError
@@ -33,7 +34,7 @@ def show(session: Session, node: str, svg: str) -> None:
     if svg:
         if len(found) != 1:
             raise InvalidSpecError("--svg draws one node: name it", hint="gpuctl nodes")
-        Path(svg).write_text(picture(*found[0]), encoding="utf-8")
+        write_picture(svg, picture(*found[0]))
         screen.note(f"{found[0][0]} is drawn in {svg}")
         return
     for at, (name, topology) in enumerate(found):
@@ -67,7 +68,7 @@ def rank(session: Session, node: str, gpus: int, free: str, top: int) -> None:
 def import_file(session: Session, file: str) -> None:
     """Reads a file in any of the formats and shows what it says."""
     screen = session.screen()
-    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    text = text_of(file)
     facts = read(text).facts
     if isinstance(facts, Fabric):
         fabric.draw(screen, facts)
@@ -85,7 +86,7 @@ def _nodes(session: Session, named: str) -> list[tuple[str, NodeTopology]]:
     if named in PRESETS:
         return [(named, preset(named))]
     if named and Path(named).is_file():
-        return [(Path(named).name, read_node(Path(named).read_text(encoding="utf-8", errors="replace")))]
+        return [(Path(named).name, read_node(text_of(named)))]
     client = session.client()
     if named:
         return [(named, client.topology(named))]
