@@ -52,9 +52,7 @@ def shifted(tensor: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", [(1, 2), (2, 1)])
-@pytest.mark.parametrize(
-    ("spoil", "wrong_bytes"), [(flip_one_byte, 4), (late, CPU_BYTES), (shifted, CPU_BYTES)], ids=str
-)
+@pytest.mark.parametrize(("spoil", "wrong_bytes"), [(flip_one_byte, 4), (late, CPU_BYTES), (shifted, CPU_BYTES)])
 def test_a_wrong_copy_is_found_in_either_direction(way: Pair, spoil: Callable[[Any], Any], wrong_bytes: int) -> None:
     for each in Links(seats(1, 4), spoil={way: spoil}).run(every_pair):
         assert list(each.wrong()) == [(0, (1, 2))]
