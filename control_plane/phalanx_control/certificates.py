@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -81,6 +82,22 @@ class Authority:
         both = _usage(ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         builder = builder.add_extension(both, critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def has_signed(self, certificate_pem: bytes, csr_pem: bytes, node_id: str, now_wall_ms: int) -> bool:
+        """Says whether this is a valid certificate of that node, for the key that signed the request."""
+        request = _read_csr(csr_pem)
+        try:
+            shown = x509.load_pem_x509_certificate(certificate_pem[:MAX_CSR_BYTES])
+            shown.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        now = datetime.fromtimestamp(now_wall_ms / 1000, UTC)
+        return (
+            request.is_signature_valid
+            and shown.public_key() == request.public_key()
+            and shown.subject == _name(node_id)
+            and shown.not_valid_before_utc <= now < shown.not_valid_after_utc
+        )
 
     def _builder(
         self, common_name: str, public_key: CertificatePublicKeyTypes, now_wall_ms: int, lifetime: timedelta

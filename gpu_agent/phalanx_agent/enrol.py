@@ -80,7 +80,7 @@ class Enrolment:
         except grpc.aio.AioRpcError as e:
             if former is None or e.code() not in _REFUSALS:
                 raise
-            return former  # its one-time token is used up: where agents went then is all that it can know
+            return former  # an older control plane takes no certificate for a token: where agents went is all it knows
         self._remember_address(control, answer.agents_address)
         if identity is None or not self._is_valid(identity):
             identity = self._store(answer.certificate_pem)
@@ -88,8 +88,7 @@ class Enrolment:
 
     def doubt_address(self, control: str) -> None:
         """The address does not answer: ask again where agents go."""
-        if self._token_file is not None:
-            self._doubted.add(control)
+        self._doubted.add(control)
 
     async def renew(self, channel: grpc.aio.Channel) -> Identity:
         """Gets a new certificate under the present one. Raises grpc.aio.AioRpcError."""
@@ -109,14 +108,29 @@ class Enrolment:
         return identity.ends_wall_ms > self._clock.wall_ms()
 
     async def _enrol(self, control: str) -> Any:
-        if self._token_file is None:
-            raise FileNotFoundError("this node has no certificate and no --join-token-file to get one with")
-        token = self._token_file.read_text().strip()
+        identity = self._identity
+        shown = identity.certificate_pem if identity is not None and self._is_valid(identity) else b""
+        token = self._token(needed=not shown)
         credentials = grpc.ssl_channel_credentials(root_certificates=self._ca.read_bytes())
         async with grpc.aio.secure_channel(control, credentials, options=CHANNEL_OPTIONS) as channel:
             stub: Any = control_pb2_grpc.ControlStub(channel)
-            request = agent_pb2.CertificateRequest(node_id=self._node_id, join_token=token, csr_pem=self._request())
+            request = agent_pb2.CertificateRequest(
+                node_id=self._node_id, join_token=token, csr_pem=self._request(), certificate_pem=shown
+            )
             return await stub.Enroll(request, timeout=ENROL_TIMEOUT_S)
+
+    def _token(self, *, needed: bool) -> str:
+        """Returns the join token; "" for none where the certificate will do. Raises OSError where it will not."""
+        if self._token_file is None:
+            if needed:
+                raise FileNotFoundError("this node has no certificate and no --join-token-file to get one with")
+            return ""
+        try:
+            return self._token_file.read_text().strip()
+        except OSError:
+            if needed:
+                raise
+            return ""
 
     def _request(self) -> bytes:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._node_id)])

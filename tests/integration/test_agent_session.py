@@ -190,6 +190,17 @@ async def test_a_wrong_join_token_gets_no_certificate(server: AgentsServer, tmp_
     assert enrolment(server, tmp_path).identity is None
 
 
+async def test_its_certificate_opens_the_other_replicas_when_the_join_token_is_used_up(
+    server: AgentsServer, tmp_path: Path
+) -> None:
+    await enrolment(server, tmp_path).ready(server.address)
+    server.token_file.unlink()
+    elsewhere = server.address.replace("127.0.0.1", "localhost")
+    _identity, address = await enrolment(server, tmp_path).ready(elsewhere)
+    assert address == f"127.0.0.1:{server.agents_port}"
+    assert server.enrolled == ["n0", "n0"]
+
+
 async def test_a_certificate_of_another_node_or_cell_is_not_used(server: AgentsServer, tmp_path: Path) -> None:
     await enrolment(server, tmp_path).ready(server.address)
     state = tmp_path / "state-n0"

@@ -217,6 +217,21 @@ async def test_a_one_time_join_token_works_once(admin: Client) -> None:
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+async def test_a_node_that_has_a_certificate_needs_no_second_token(admin: Client) -> None:
+    """At another replica, or after the first one has moved, its one-time token is used up."""
+    made = await admin.ask("CreateJoinToken")
+    agent, thief = FakeAgent("n1"), FakeAgent("n1")
+    await agent.enrol(admin, made.join_token)
+    await agent.close()
+    again = agent.request(made.join_token)
+    again.certificate_pem = agent.certificate
+    assert (await admin.stub.Enroll(again, timeout=5)).agents_address == admin.agents_address
+    for request in (thief.request(made.join_token), agent.request(node_id="n2")):
+        request.certificate_pem = agent.certificate
+        refused = await admin.refused("Enroll", request)
+        assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 @pytest.mark.parametrize("node_id", ["", "../x", "a/b", "a b", "n" * 65, "-n", "n\n"])
 async def test_a_node_id_that_could_be_something_else_gets_no_certificate(
     admin: Client, join_token: str, node_id: str

@@ -52,6 +52,18 @@ def test_the_names_in_a_node_certificate_are_not_the_requests(tmp_path: Path) ->
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == [node_uri("node-1")]
 
 
+def test_it_knows_what_it_has_signed_for_whom_and_for_how_long(tmp_path: Path) -> None:
+    authority, other = load_or_make(tmp_path / "a", "c", NOW), load_or_make(tmp_path / "b", "c", NOW)
+    csr = _csr()
+    signed = authority.sign_agent(csr, "node-1", NOW)
+    assert authority.has_signed(signed, csr, "node-1", NOW)
+    assert not authority.has_signed(signed, csr, "node-2", NOW)
+    assert not authority.has_signed(signed, _csr(), "node-1", NOW)
+    assert not authority.has_signed(signed, csr, "node-1", NOW + 24 * 3_600_000)
+    assert not authority.has_signed(other.sign_agent(csr, "node-1", NOW), csr, "node-1", NOW)
+    assert not authority.has_signed(b"no certificate", csr, "node-1", NOW)
+
+
 def test_a_node_certificate_ends_after_a_day(tmp_path: Path) -> None:
     signed = load_or_make(tmp_path, "c", NOW).sign_agent(_csr(), "node-1", NOW)
     certificate = x509.load_pem_x509_certificate(signed)

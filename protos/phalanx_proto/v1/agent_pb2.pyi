@@ -7,14 +7,16 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CertificateRequest(_message.Message):
-    __slots__ = ("node_id", "join_token", "csr_pem")
+    __slots__ = ("node_id", "join_token", "csr_pem", "certificate_pem")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     JOIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CSR_PEM_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_PEM_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     join_token: str
     csr_pem: bytes
-    def __init__(self, node_id: _Optional[str] = ..., join_token: _Optional[str] = ..., csr_pem: _Optional[bytes] = ...) -> None: ...
+    certificate_pem: bytes
+    def __init__(self, node_id: _Optional[str] = ..., join_token: _Optional[str] = ..., csr_pem: _Optional[bytes] = ..., certificate_pem: _Optional[bytes] = ...) -> None: ...
 
 class Certificate(_message.Message):
     __slots__ = ("certificate_pem", "ca_pem", "agents_address")
