@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(list(argv))
     folder = Path(args.state_dir)
     try:
+        _become_owner(folder)
         cordons, book = _read(folder)
     except OSError as e:
         return _refuse(f"{e.filename} cannot be read: {e.strerror}; ask as the agent's user", EXIT_FAILED)
@@ -52,6 +54,15 @@ def main(argv: Sequence[str]) -> int:
         elif uuid in args.uuids:
             print(f"{uuid} may be used again; it was out for {reason}")  # noqa: T201
     return 0
+
+
+def _become_owner(folder: Path) -> None:
+    """Root changes the files as the agent's user: an agent could not read what belongs to root alone."""
+    owner = folder.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
 
 
 def _read(folder: Path) -> tuple[Cordons, preflight_book.PairBook]:

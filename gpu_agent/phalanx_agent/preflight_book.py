@@ -30,19 +30,30 @@ class PairBook:
         self._path = path
         self._boot_id = boot_id
         self._seen: tuple[int, int] = (0, 0)
+        self._unread = False
         self.checks: dict[tuple[str, str], PairCheck] = {}
         self.all_reduce_gbyte_s: float | None = None
         """Over all GPUs of the node."""
         self.refresh()
 
     def refresh(self) -> bool:
-        """Reads the file again where somebody else has changed it; says whether that was so."""
-        seen = self._stamp()
-        if seen == self._seen:
+        """Reads the file again where somebody else has changed it; says whether that was so.
+
+        Where it cannot be read, all stays as it was: a pair that copies wrongly must not come back by that.
+        """
+        try:
+            seen = self._stamp()
+            changed = seen != self._seen
+            if changed:
+                self.checks, self.all_reduce_gbyte_s = _read(self._path, self._boot_id)
+                self._seen = seen
+        except OSError as e:
+            if not self._unread:
+                log.error("verified links cannot be read", extra={"file": str(self._path), "reason": str(e)})  # noqa: TRY400
+            self._unread = True
             return False
-        self.checks, self.all_reduce_gbyte_s = _read(self._path, self._boot_id)
-        self._seen = seen
-        return True
+        self._unread = False
+        return changed
 
     def note(self, checks: Iterable[PairCheck], all_reduce_gbyte_s: float | None) -> None:
         """Writes results down. None: the all-reduce was not over all GPUs."""
@@ -77,7 +88,8 @@ class PairBook:
                 replace_file(self._path, json.dumps(self._as_json()))
             except OSError as e:
                 self._only_in_memory(e)
-            self._seen = self._stamp()
+            with contextlib.suppress(OSError):
+                self._seen = self._stamp()
 
     def _only_in_memory(self, error: OSError) -> None:
         log.error("verified links are kept in memory only", extra={"file": str(self._path), "reason": str(error)})
@@ -92,12 +104,13 @@ class PairBook:
     def _stamp(self) -> tuple[int, int]:
         try:
             stat = self._path.stat()
-        except OSError:
+        except FileNotFoundError:
             return 0, 0
         return stat.st_ino, stat.st_mtime_ns
 
 
 def _read(path: Path, boot_id: str) -> tuple[dict[tuple[str, str], PairCheck], float | None]:
+    """Returns what the file holds, nothing where it is missing or broken. Raises OSError where it cannot be read."""
     try:
         data = json.loads(path.read_text())
         if data["boot_id"] != boot_id:
@@ -113,5 +126,5 @@ def _read(path: Path, boot_id: str) -> tuple[dict[tuple[str, str], PairCheck], f
         ]
         rate = data["all_reduce_gbyte_s"]
         return {check.gpus: check for check in checks}, None if rate is None else float(rate)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {}, None

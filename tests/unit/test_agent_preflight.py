@@ -180,6 +180,16 @@ def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
     assert Bench(tmp_path).placed(2) == {0, 1}
 
 
+def test_a_file_that_cannot_be_read_for_now_brings_no_wrong_pair_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.tried(*range(8), wrong=(2, 5))
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    assert not bench.preflight.refresh()
+    assert not {2, 5} <= bench.placed(7)
+    assert "come out wrong" in bench.preflight.wrong_pair((bench.uuids[2], bench.uuids[5]))
+
+
 def test_the_setting_is_off_unless_it_is_given_and_nonsense_is_named() -> None:
     needed = ["--control", "h:1", "--ca", "ca.pem", "--run-dir", "/tmp/r"]
     assert settings.read(needed, {}).preflight is Mode.OFF

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -259,6 +263,21 @@ def test_a_person_hears_that_the_agents_files_could_not_be_changed(
     (tmp_path / FILE).mkdir()
     assert clear_gpu.main(["--state-dir", str(tmp_path), "GPU-3"]) == 1
     assert f"{tmp_path / FILE} cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts for others")
+def test_what_root_clears_stays_the_agents_to_read_and_write() -> None:
+    run = "import sys; from phalanx_agent import clear_gpu; sys.exit(clear_gpu.main(sys.argv[1:]))"
+    with tempfile.TemporaryDirectory() as name:
+        state = Path(name)
+        two = ward(state, ManualClock())
+        for gpu in (INFO, replace(INFO, uuid="GPU-4")):
+            two.heard(gpu, 119, RED, our_kill=False)
+        for path in (state, *state.iterdir()):
+            os.chown(path, 1234, 1234)
+        subprocess.run([sys.executable, "-c", run, "--state-dir", name, "GPU-3"], check=True)
+        assert {path.stat().st_uid for path in state.iterdir()} == {1234}
+        assert set(Cordons(state / FILE, boot_id="boot-1").all()) == {"GPU-4"}
 
 
 @pytest.mark.parametrize(
