@@ -71,6 +71,16 @@ def test_a_fifth_of_a_pool_is_cordoned_and_the_rest_stays_for_a_person_to_judge(
     assert len(marked(world)) == 3
 
 
+def test_a_gpu_that_was_exchanged_does_not_keep_the_next_faulty_one_in_use() -> None:
+    info = node_info()
+    world = World(info)
+    world.say("n1", m.Report(gpus=(faulty(info, 0),)))
+    exchanged = replace(info, boot_id="boot-2", gpus=(replace(info.gpus[0], uuid="new"), *info.gpus[1:]))
+    world.hello(exchanged)
+    world.say("n1", m.Report(gpus=(faulty(exchanged, 1),)))
+    assert "n1-gpu1" in marked(world)
+
+
 def test_one_gpu_of_a_small_pool_may_always_be_cordoned() -> None:
     info = node_info(gpus=2)
     world = World(info)

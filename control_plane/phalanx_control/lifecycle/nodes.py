@@ -115,12 +115,12 @@ def _mark_gpus(draft: Draft, node_id: str, gpus: tuple[GpuInfo, ...]) -> None:
 
 
 def _may_cordon(draft: Draft, node_id: str) -> bool:
-    """Says whether the pool bears one more quarantined GPU."""
+    """Says whether the pool bears one more quarantined GPU; those that were taken out of their node count no more."""
     pool = draft.state.nodes[node_id].info.pool
     members = [node for node in draft.state.nodes.values() if node.info.pool == pool]
-    total = sum(len(node.info.gpus) for node in members)
-    out = sum(mark.state is GpuState.QUARANTINED for node in members for mark in node.marks.values())
-    return out < max(1, total * CORDONED_PER_MILLE // 1000)
+    marks = [node.marks.get(gpu.uuid) for node in members for gpu in node.info.gpus]
+    out = sum(mark is not None and mark.state is GpuState.QUARANTINED for mark in marks)
+    return out < max(1, len(marks) * CORDONED_PER_MILLE // 1000)
 
 
 def _compare_gangs(draft: Draft, node_id: str, held: tuple[GangFacts, ...], *, rebooted: bool) -> None:
