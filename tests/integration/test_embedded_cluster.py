@@ -230,7 +230,7 @@ def test_it_looks_like_the_machine_that_it_is_told_to(home: Home, monkeypatch: p
     (node,) = client.list_nodes()
     assert client.topology(node.node_id).links[0][3].nvlinks == 2
     monkeypatch.setenv("PHALANX_SIMULATE", "hgx_h100")
-    with pytest.raises(InvalidSpecError, match=r"asks for hgx_h100.* simulates dgx1_v100"):
+    with pytest.raises(InvalidSpecError, match=r"hgx_h100 is to be simulated.* simulates dgx1_v100"):
         embedded.ensure(home=home)
     monkeypatch.delenv("PHALANX_SIMULATE")
     assert embedded.ensure(home=home).simulates == "dgx1_v100"

@@ -12,11 +12,15 @@ import pytest
 from phalanx.cli.fabric_text import drawing
 from phalanx.cli.main import root
 from phalanx.cli.options import Session
-from phalanx.core.errors import InvalidSpecError
+from phalanx.cli.problem import problem_of
+from phalanx.client import Client
+from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric_codec import fabric_from_json
+from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.presets import PRESETS, preset
+from phalanx.core.views import NodeView
 from tests.support.fabrics import nvl72_fabric
 
 Output = pytest.CaptureFixture[str]
@@ -129,3 +133,54 @@ def test_a_file_about_a_node_is_no_fabric(tmp_path: Path) -> None:
         gpuctl("topo", "fabric", "set", str(file))
     with pytest.raises(UnreadableTopologyError):
         gpuctl("topo", "fabric", "set", str(file), "--format", "slurm")
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "hint"),
+    [
+        ("", "it is empty", "save what `nvidia-smi topo -m` prints"),
+        ("hello", "this is none of the formats", "save what `nvidia-smi topo -m` prints"),
+        ("SwitchName=a Nodes=x[1-3", "line 1: ", "mend line 1 of "),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_what_would_do(
+    tmp_path: Path, text: str, why: str, hint: str
+) -> None:
+    file = tmp_path / "topo.txt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UnreadableTopologyError) as caught:
+        gpuctl("topo", "import", str(file))
+    problem = problem_of(caught.value)
+    assert problem.what == f"{file} cannot be read"
+    assert problem.why.startswith(why)
+    assert problem.hint.startswith(hint)
+
+
+class OneNode(Client):
+    """A cell of one node that has not said what it looks like."""
+
+    def __init__(self) -> None:
+        pass
+
+    def topology(self, node_id: str) -> NodeTopology:
+        raise NotFoundError(f"nothing is known of {node_id}")
+
+    def list_nodes(self) -> tuple[NodeView, ...]:
+        return (NodeView(node_id="vm"),)
+
+
+def test_a_misspelled_machine_is_told_with_the_one_that_it_may_have_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = OneNode()
+
+    def client(_session: Session) -> Client:
+        return cell
+
+    monkeypatch.setattr(Session, "client", client)
+    with pytest.raises(NotFoundError) as caught:
+        gpuctl("topo", "rank", "dgx1_v", "2")
+    problem = problem_of(caught.value)
+    assert problem.what == "no node, machine or file is called 'dgx1_v'; did you mean dgx1_v100?"
+    assert problem.why.startswith("nodes are vm; machines are dgx1_v100, dgx_h100")
+    assert problem.hint == "gpuctl topo dgx1_v100"
+    with pytest.raises(NotFoundError, match="nothing is known of vm"):
+        gpuctl("topo", "rank", "vm", "2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,8 @@ import click
 from phalanx.cli.fabric_text import drawing
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
-from phalanx.cli.topology_file import text_of
+from phalanx.cli.text import count, some
+from phalanx.cli.topology_file import parsed, text_of
 from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.fabric_codec import fabric_to_json
 from phalanx.core.topology.importers.detect import Format, read_fabric
@@ -26,7 +26,6 @@ _FORMATS = {
     "gcp": Format.GCP,
     "azure": Format.AZURE,
 }
-_NODES_NAMED = 5
 
 
 def show(session: Session) -> None:
@@ -54,8 +53,7 @@ def draw(screen: Screen, fabric: Fabric) -> None:
 def set_fabric(session: Session, file: str, written_as: str) -> None:
     """Reads a file and tells the cell."""
     screen = session.screen()
-    text = text_of(file)
-    fabric = read_fabric(text, _FORMATS[written_as] if written_as else None)
+    fabric = parsed(file, text_of(file), lambda text: read_fabric(text, _FORMATS[written_as] if written_as else None))
     known = session.client().set_fabric(fabric)
     if screen.look.json:
         screen.emit({"nodes": len(fabric.nodes), "absent": known.absent, "notes": fabric.notes})
@@ -77,18 +75,13 @@ def clear(session: Session) -> None:
 
 def _told(fabric: Fabric, known: Fabric, absent: tuple[str, ...]) -> str:
     named = {node.id for node in fabric.nodes}
-    text = f"the fabric of {len(named)} nodes and {len(fabric.domains)} domains is set"
+    text = f"the fabric of {count(len(named), 'node')} and {count(len(fabric.domains), 'domain')} is set"
     if absent:
-        text += f"; not joined yet, and kept: {_some(absent)}"
+        text += f"; not joined yet, and kept: {some(absent)}"
     outside = [node.id for node in known.nodes if node.id not in named]
     if outside:
-        text += f"; nodes of this cell that it does not name: {_some(outside)}"
+        text += f"; nodes of this cell that it does not name: {some(outside)}"
     return text
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NODES_NAMED
-    return ", ".join(names[:_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 command = Shorthand(

@@ -35,7 +35,8 @@ def drawing(fabric: Fabric, *, absent: Collection[str] | None = None) -> Iterato
 def _headline(fabric: Fabric, absent: Collection[str] | None) -> str:
     levels = ", ".join(_count(sum(d.level == level for d in fabric.domains), level) for level in fabric.levels)
     nodes = _count(len(fabric.nodes), "node")
-    joined = "" if absent is None else f", of which {len(fabric.nodes) - len(absent)} have joined"
+    here = len(fabric.nodes) - len(absent or ())
+    joined = "" if absent is None else f", of which {here} {'has' if here == 1 else 'have'} joined"
     return f"fabric: {levels or 'no levels'}; {nodes}{joined}"
 
 

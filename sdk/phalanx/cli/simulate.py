@@ -5,7 +5,6 @@ The fleet is a child process that ends when its standard input does, so that it 
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import signal
 import subprocess
@@ -22,14 +21,14 @@ import click
 
 from phalanx.cli.fleet import Group, fabric_of, is_fleets, orders, plan, summary
 from phalanx.cli.options import Command, Session
-from phalanx.cli.topology_file import text_of
+from phalanx.cli.topology_file import parsed, text_of
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, NotBuiltError
 from phalanx.core.played import PLAYED
 from phalanx.core.states import NodeState
 from phalanx.core.topology.importers.detect import read_node
 from phalanx.core.topology.node import NodeTopology
-from phalanx.core.topology.presets import PRESETS, preset
+from phalanx.core.topology.presets import PRESETS, nearest_preset, preset
 
 if TYPE_CHECKING:
     from phalanx.cli.render import Screen
@@ -79,10 +78,10 @@ def _look(machine: str) -> NodeTopology:
     if machine in PRESETS:
         return preset(machine)
     if Path(machine).is_file():
-        return read_node(text_of(machine))
-    near = difflib.get_close_matches(machine, PRESETS, n=1, cutoff=0.5)
+        return parsed(machine, text_of(machine), read_node)
+    near = nearest_preset(machine)
     raise InvalidSpecError(
-        f"no machine {machine[:60]!r}{f': did you mean {near[0]}?' if near else ''}",
+        f"no machine {machine[:60]!r}{f': did you mean {near}?' if near else ''}",
         hint=f"a topology file, or one of: {', '.join(PRESETS)}",
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
+
+_NAMED = 5
 
 
 def duration(ms: int) -> str:
@@ -42,6 +45,17 @@ def money(amount: str, currency: str) -> str:
 def gpu_seconds(ms: int) -> str:
     """Returns GPU-milliseconds as GPU-seconds."""
     return f"{ms / 1000:.1f} GPU-s"
+
+
+def some(names: Sequence[str]) -> str:
+    """Returns the first few of some names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def count(number: int, thing: str) -> str:
+    """Returns ``1 node``, ``2 nodes``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def ordinal(number: int) -> str:

@@ -11,6 +11,7 @@ import click
 from phalanx.cli.exits import Exit
 from phalanx.cli.options import Command, Session
 from phalanx.cli.render import Screen
+from phalanx.cli.text import some
 from phalanx.cli.topology_text import headline
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.played import is_played
@@ -71,8 +72,8 @@ def _wait(screen: Screen, trial: Trial, call: Call[Verified | None], timeout_s: 
 def _trials(client: Client, named: str, screen: Screen) -> list[Trial]:
     nodes = client.list_nodes()
     if named and all(node.node_id != named for node in nodes):
-        there = ", ".join(node.node_id for node in nodes) or "none"
-        raise NotFoundError(f"no node is called {named!r}: there are {there}", hint="gpuctl nodes")
+        there = some([node.node_id for node in nodes]) or "none"
+        raise NotFoundError(f"no node is called {named[:60]!r}: there are {there}", hint="gpuctl nodes")
     known = {node.node_id: _topology(client, node) for node in nodes if not _is_played(node)}
     if named and named not in known:
         raise InvalidSpecError(f"{named} is played: there is nothing to verify on it")

@@ -42,7 +42,7 @@ def simulated(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -
 
 
 def _like(named: str) -> Simulated:
-    from phalanx.core.topology.presets import PRESETS, preset  # few clusters look like another machine
+    from phalanx.core.topology.presets import PRESETS, nearest_preset, preset  # few clusters look like another machine
 
     if named in PRESETS:
         return Simulated(len(preset(named).gpus), named)
@@ -53,10 +53,13 @@ def _like(named: str) -> Simulated:
     try:
         gpus = len(read_node(text_of_file(Path(named))).gpus)
     except OSError as e:
-        known = ", ".join(PRESETS)
-        raise InvalidSpecError(f"no machine {named!r} to simulate ({e.strerror}): use one of {known}, or a file") from e
+        near = nearest_preset(named)
+        raise InvalidSpecError(
+            f"no machine {named[:60]!r} to simulate: {f'did you mean {near}?' if near else e.strerror}",
+            hint=f"a topology file, or one of: {', '.join(PRESETS)}",
+        ) from e
     except UnreadableTopologyError as e:
-        raise InvalidSpecError(f"{named} does not describe a machine: {e}", hint=f"gpuctl topo import {named}") from e
+        raise InvalidSpecError(f"{named} does not describe a machine\n{e}", hint=f"gpuctl topo import {named}") from e
     if not gpus:
         raise InvalidSpecError(f"{named} describes a machine without GPUs", hint=f"gpuctl topo import {named}")
     return Simulated(gpus, str(Path(named).absolute()))

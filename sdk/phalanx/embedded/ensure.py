@@ -229,7 +229,9 @@ def _as_wanted(record: Record, wanted: str) -> Record:
     if wanted and wanted != record.simulates:
         is_like = f"simulates {record.simulates}" if record.simulates else "simulates no machine"
         raise InvalidSpecError(
-            f"{VARIABLE} asks for {wanted}, and the embedded cluster that is running {is_like}", hint="gpuctl down"
+            f"{wanted} is to be simulated, and the embedded cluster that is running {is_like}\n"
+            f"a cluster looks like one machine for as long as it runs (--simulate, or {VARIABLE})",
+            hint="gpuctl down",
         )
     return record
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli import fabric, simulate, verify
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
-from phalanx.cli.topology_file import text_of, write_picture
+from phalanx.cli.text import some
+from phalanx.cli.topology_file import parsed, text_of, write_picture
 from phalanx.cli.topology_picture import picture
 from phalanx.cli.topology_text import drawing, headline
 from phalanx.core.errors import InvalidSpecError, NotFoundError
@@ -19,9 +22,12 @@ from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.importers.detect import read, read_node
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
-from phalanx.core.topology.presets import PRESETS, preset
+from phalanx.core.topology.presets import PRESETS, nearest_preset, preset
 from phalanx.core.topology.ranking import Ranked, rank_sets
 from phalanx.core.topology.tables import build_tables
+
+if TYPE_CHECKING:
+    from phalanx.client import Client
 
 SET_COLUMNS = ("", "GPUS", "RING", "RING GB/S", "PAIRS GB/S", "WHY NOT")
 _SHOWN = 5
@@ -69,11 +75,11 @@ def import_file(session: Session, file: str) -> None:
     """Reads a file in any of the formats and shows what it says."""
     screen = session.screen()
     text = text_of(file)
-    facts = read(text).facts
+    facts = parsed(file, text, read).facts
     if isinstance(facts, Fabric):
         fabric.draw(screen, facts)
         return
-    topology = read_node(text)
+    topology = parsed(file, text, read_node)
     if screen.look.json:
         screen.data(to_json(topology))
         return
@@ -86,10 +92,10 @@ def _nodes(session: Session, named: str) -> list[tuple[str, NodeTopology]]:
     if named in PRESETS:
         return [(named, preset(named))]
     if named and Path(named).is_file():
-        return [(Path(named).name, read_node(text_of(named)))]
+        return [(Path(named).name, parsed(named, text_of(named), read_node))]
     client = session.client()
     if named:
-        return [(named, client.topology(named))]
+        return [(named, _topology(client, named))]
     found: list[tuple[str, NodeTopology]] = []
     for node in client.list_nodes():
         try:
@@ -102,6 +108,20 @@ def _nodes(session: Session, named: str) -> list[tuple[str, NodeTopology]]:
             hint=f"try one of the presets: gpuctl topo {next(iter(PRESETS))}",
         )
     return found
+
+
+def _topology(client: Client, named: str) -> NodeTopology:
+    """Returns what a node looks like. Raises NotFoundError, saying all that the name might have been."""
+    try:
+        return client.topology(named)
+    except NotFoundError:
+        nodes = [node.node_id for node in client.list_nodes()]
+        if named in nodes:
+            raise
+    near = next(iter(get_close_matches(named, nodes, n=1, cutoff=0.8)), "") or nearest_preset(named)
+    what = f"no node, machine or file is called {named[:60]!r}{f'; did you mean {near}?' if near else ''}"
+    there = f"nodes are {some(nodes) or 'none'}; machines are {', '.join(PRESETS)}"
+    raise NotFoundError(f"{what}\n{there}", hint=f"gpuctl topo {near}" if near else "gpuctl nodes")
 
 
 def _mask(topology: NodeTopology, free: str) -> int:

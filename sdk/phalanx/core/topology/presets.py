@@ -141,6 +141,13 @@ def _matrix(count: int, link: Callable[[int, int], Link]) -> tuple[tuple[Link, .
     return tuple(tuple(_NO_LINK if i == j else link(i, j) for j in range(count)) for i in range(count))
 
 
+def nearest_preset(name: str) -> str:
+    """Returns the preset that a misspelled name may have meant, "" where none is near."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    return next(iter(get_close_matches(name, PRESETS, n=1, cutoff=0.5)), "")
+
+
 PRESETS: dict[str, Callable[[], NodeTopology]] = {
     "dgx1_v100": _dgx1,
     "dgx_h100": _h100,
