@@ -132,7 +132,9 @@ def test_a_fleet_joins_with_its_fabric_and_is_forgotten_when_it_ends(cluster: Cl
 
 def test_calls_for_played_gpus_are_played_and_all_others_stay_on_the_real_node(cluster: Cluster) -> None:
     before = set(cluster.markers.iterdir())
-    with fleet(cluster, "4", "x", "dgx_h100", "--fabric", "--group", "2"):
+    with fleet(cluster, "11", "x", "dgx_h100", "--fabric", "--group", "2"):
+        in_order = ["n0", *(f"played-dgx_h100-{at}" for at in range(1, 12))]
+        assert [node.node_id for node in cluster.connect().list_nodes()] == in_order
         call = played.spawn()
         assert call.get(timeout=30) == [None] * 16
         assert "both in rail group played-rails-" in call.status().placement

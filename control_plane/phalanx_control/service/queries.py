@@ -14,6 +14,7 @@ from typing import Protocol
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.ids import id_raw
 from phalanx.core.states import CallState
+from phalanx.core.topology.names import natural_key
 from phalanx.core.views import CallView, CostView, FunctionView, GangExplanation, GangView, GpuView, NodeView
 from phalanx_control.archive_calls import CallArchive
 from phalanx_control.archive_index import CallFilter
@@ -128,14 +129,14 @@ class Queries:
 
     def nodes(self) -> tuple[NodeView, ...]:
         state = self._state
-        views = (self._pictures.node(state, state.nodes[node_id]) for node_id in sorted(state.nodes))
+        views = (self._pictures.node(state, state.nodes[node_id]) for node_id in sorted(state.nodes, key=natural_key))
         return tuple(masked_node(state, view, _workspace()) for view in views)
 
     def topology(self, node_id: str) -> str:
         """Returns the node's topology as its agent wrote it. Raises NotFoundError, naming the nodes that there are."""
         node = self._state.nodes.get(node_id)
         if node is None:
-            there = ", ".join(sorted(self._state.nodes)[:_NODES_NAMED]) or "none"
+            there = ", ".join(sorted(self._state.nodes, key=natural_key)[:_NODES_NAMED]) or "none"
             raise NotFoundError(f"no node {node_id[:80]!r}; there are: {there}", hint="gpuctl nodes")
         if not node.info.topology:
             raise NotFoundError(f"node {node_id} has not said what connects its GPUs", hint="upgrade its agent")
