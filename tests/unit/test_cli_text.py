@@ -8,6 +8,7 @@ from phalanx.cli import text
 from phalanx.cli.exits import Exit, exit_of, exit_of_state
 from phalanx.cli.problem import problem_of
 from phalanx.core import errors
+from phalanx.core.topology.importers.hostlist import expand
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,20 @@ def test_an_error_without_a_reason_gets_that_of_its_kind() -> None:
 
 def test_a_call_that_failed_points_to_its_logs() -> None:
     assert problem_of(errors.RankDiedError("rank 1 died", call_id="c-1")).hint == "gpuctl logs c-1"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["n1", "n2"], "n1, n2"),
+        (["node-098", "node-099", "node-100", "node-102"], "node-[098-100], node-102"),
+        (["n8", "n9", "n10", "m11"], "n[8-10], m11"),
+        (["n08", "n9", "n10"], "n08, n9, n10"),
+        (["leaf-2", "leaf-1", "x", ""], "leaf-2, leaf-1, x, "),
+        ([], ""),
+    ],
+)
+def test_names_in_a_row_are_written_as_one(names: list[str], shown: str) -> None:
+    assert text.folded(names) == shown
+    if "[" in shown:
+        assert expand(shown.replace(" ", ""), line=1) == names

@@ -37,6 +37,7 @@ def test_every_preset_is_drawn(name: str, capsys: Output) -> None:
     assert out.startswith(f"{name}: 8 x ")
     assert "NUMA 0  GPU 0" in out
     assert "GPU7" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_mesh_shows_its_links_and_what_they_carry(capsys: Output) -> None:
@@ -184,3 +185,30 @@ def test_a_misspelled_machine_is_told_with_the_one_that_it_may_have_meant(monkey
     assert problem.hint == "gpuctl topo dgx1_v100"
     with pytest.raises(NotFoundError, match="nothing is known of vm"):
         gpuctl("topo", "rank", "vm", "2")
+
+
+def test_nodes_that_look_the_same_are_drawn_once(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    looks = {**{f"n{at}": preset("aws_p5") for at in range(1, 12)}, "odd": preset("pcie_l4")}
+
+    class Cell(OneNode):
+        def topology(self, node_id: str) -> NodeTopology:
+            return looks[node_id]
+
+        def list_nodes(self) -> tuple[NodeView, ...]:
+            return tuple(NodeView(node_id=node_id) for node_id in looks)
+
+    cell = Cell()
+
+    def client(_session: Session) -> Client:
+        return cell
+
+    monkeypatch.setattr(Session, "client", client)
+    gpuctl("topo")
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if " x NVIDIA" in line] == [
+        "n[1-11]: 8 x NVIDIA H100 80GB HBM3, PCIe gen 5",
+        "odd: 8 x NVIDIA L4, PCIe gen 4",
+    ]
+    assert "GPU2 nearest port: rdmap[8-11] (100 Gb/s each, rails 8-11) at PIX" in out
+    gpuctl("topo", "--json")
+    assert capsys.readouterr().out.count("\n") == len(looks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
+from phalanx.cli.text import folded
 from phalanx.core.topology.fabric import Domain, Fabric, FabricNode
 from phalanx.core.topology.names import natural_key
 
@@ -47,10 +48,10 @@ def _count(number: int, level: str) -> str:
 
 
 def _domain(domain: Domain) -> str:
-    facts = [f"{domain.bandwidth_gbyte_s:g} GB/s a node"] if domain.bandwidth_gbyte_s is not None else []
-    facts += [f"oversubscription {domain.oversubscription:g}"] if domain.oversubscription is not None else []
+    facts = [f"{domain.bandwidth_gbyte_s:.4g} GB/s a node"] if domain.bandwidth_gbyte_s is not None else []
+    facts += [f"oversubscription {domain.oversubscription:.3g}"] if domain.oversubscription is not None else []
     switches = [switch or "none" for switch in domain.switches]
-    facts += [f"switches {', '.join(switches)}"] if len(switches) > 1 else []
+    facts += [f"switches {folded(switches)}"] if len(switches) > 1 else []
     name = domain.id.removeprefix(f"{domain.level}:")
     title = f"{domain.level.replace('-', ' ')} {name}"
     return f"{title}: {'; '.join(facts)}" if facts else title
@@ -62,7 +63,7 @@ def _nodes(nodes: list[FabricNode], depth: int, absent: Collection[str]) -> Iter
     for node in nodes:
         alike.setdefault(_facts(node, absent), []).append(node.id)
     for facts, names in alike.items():
-        yield f"{'  ' * depth}{', '.join(names)}{f'  ({facts})' if facts else ''}"
+        yield f"{'  ' * depth}{folded(names)}{f'  ({facts})' if facts else ''}"
 
 
 def _facts(node: FabricNode, absent: Collection[str]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 _NAMED = 5
+_IN_A_ROW = 3
+_MOST_DIGITS = 9
 
 
 def duration(ms: int) -> str:
@@ -51,6 +53,36 @@ def some(names: Sequence[str]) -> str:
     """Returns the first few of some names, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def folded(names: Sequence[str]) -> str:
+    """Returns names with three or more in a row as one, as Slurm writes them: ``node[001-017], node019``."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and name == _next(runs[-1][-1]):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(_run(run) for run in runs)
+
+
+def _next(name: str) -> str:
+    stem, digits = _apart(name)
+    return f"{stem}{int(digits) + 1:0{len(digits)}d}" if digits else ""
+
+
+def _run(run: Sequence[str]) -> str:
+    if len(run) < _IN_A_ROW:
+        return ", ".join(run)
+    stem, first = _apart(run[0])
+    return f"{stem}[{first}-{_apart(run[-1])[1]}]"
+
+
+def _apart(name: str) -> tuple[str, str]:
+    """Takes the digits off the end of a name."""
+    stem = name.rstrip("0123456789")
+    at = max(len(stem), len(name) - _MOST_DIGITS)
+    return name[:at], name[at:]
 
 
 def count(number: int, thing: str) -> str:

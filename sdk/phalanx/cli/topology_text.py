@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phalanx.cli.text import folded
 from phalanx.core.topology.figures import Figures, figures_of, known_link
 from phalanx.core.topology.node import Gpu, Health, Link, Nic, NicLink, NodeTopology
 from phalanx.core.topology.nvlink_islands import islands
 from phalanx.core.topology.verified import findings
 
 UNKNOWN = "?"
+_USUAL_WIDTH = 80
+_WHOLE_FROM = 100
+_NO_BRACKETS = str.maketrans("", "", "[]")
 
 
 def drawing(name: str, topology: NodeTopology) -> Iterator[str]:
@@ -86,9 +90,10 @@ def _matrix(topology: NodeTopology) -> Iterator[str]:
     heads = [f"GPU{gpu.index}" for gpu in topology.gpus]
     rows = [[_cell(topology, i, j, figures) for j in range(len(heads))] for i in range(len(heads))]
     width = max(len(cell) for row in [heads, *rows] for cell in row)
-    yield f"  {'GB/s'.ljust(width)}  {'  '.join(head.rjust(width) for head in heads)}"
-    for head, row in zip(heads, rows, strict=True):
-        yield f"  {head.ljust(width)}  {'  '.join(cell.rjust(width) for cell in row)}"
+    first = max(len(head) for head in heads)
+    gap = "  " if 2 + first + len(heads) * (width + 2) <= _USUAL_WIDTH else " "
+    for head, row in zip(["GB/s", *heads], [heads, *rows], strict=True):
+        yield f"  {head.ljust(first)}{gap}{gap.join(cell.rjust(width) for cell in row)}"
 
 
 def _verified(topology: NodeTopology) -> Iterator[str]:
@@ -108,7 +113,8 @@ def _cell(topology: NodeTopology, i: int, j: int, figures: Figures) -> str:
         return "-"
     link = known_link(topology, i, j)
     mark = "!" if link.copies is False else "~" if link.slowed is not None else ""
-    return f"{label(link)}{mark} {figures.link_mbyte_s(topology, i, j) / 1000:g}"
+    rate = figures.link_mbyte_s(topology, i, j) / 1000
+    return f"{label(link)}{mark} {rate:.0f}" if rate >= _WHOLE_FROM else f"{label(link)}{mark} {rate:g}"
 
 
 def _ports(topology: NodeTopology) -> Iterator[str]:
@@ -116,10 +122,23 @@ def _ports(topology: NodeTopology) -> Iterator[str]:
         near = nearest_ports(topology, at)
         if near:
             path = near[0][1].path
-            yield f"  GPU{gpu.index} nearest port: {', '.join(_port(nic) for nic, _ in near)} at {path}"
+            yield f"  GPU{gpu.index} nearest port: {_named([nic for nic, _ in near])} at {path}"
     down = [nic.name for nic in topology.nics if nic.up is False]
     if down:
         yield f"  ports that are down: {', '.join(down)}"
+
+
+def _named(nics: list[Nic]) -> str:
+    """Several ports as fast as each other share one bracket."""
+    rates = {nic.rate_gbit_s for nic in nics}
+    rails = [str(nic.rail) for nic in nics if nic.rail is not None]
+    if len(nics) == 1 or len(rates) > 1 or len(rails) not in (0, len(nics)):
+        return ", ".join(_port(nic) for nic in nics)
+    names = folded([nic.name for nic in nics])
+    (rate,) = rates
+    facts = [f"{rate:g} Gb/s each"] if rate is not None else []
+    facts += [f"rails {folded(rails).translate(_NO_BRACKETS)}"] if rails else []
+    return f"{names} ({', '.join(facts)})" if facts else names
 
 
 def _port(nic: Nic) -> str:

@@ -11,7 +11,7 @@ import click
 from phalanx.cli import fabric, simulate, verify
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
-from phalanx.cli.text import some
+from phalanx.cli.text import folded, some
 from phalanx.cli.topology_file import parsed, text_of, write_picture
 from phalanx.cli.topology_picture import picture
 from phalanx.cli.topology_text import drawing, headline
@@ -43,13 +43,14 @@ def show(session: Session, node: str, svg: str) -> None:
         write_picture(svg, picture(*found[0]))
         screen.note(f"{found[0][0]} is drawn in {svg}")
         return
-    for at, (name, topology) in enumerate(found):
-        if screen.look.json:
+    if screen.look.json:
+        for name, topology in found:
             screen.emit({"node": name, "topology": topology})
-            continue
+        return
+    for at, (names, topology) in enumerate(_alike(found)):
         if at:
             screen.data("")
-        for line in drawing(name, topology):
+        for line in drawing(folded(names), topology):
             screen.data(line)
 
 
@@ -108,6 +109,14 @@ def _nodes(session: Session, named: str) -> list[tuple[str, NodeTopology]]:
             hint=f"try one of the presets: gpuctl topo {next(iter(PRESETS))}",
         )
     return found
+
+
+def _alike(found: list[tuple[str, NodeTopology]]) -> list[tuple[list[str], NodeTopology]]:
+    """Returns the nodes, those whose drawings are the same together."""
+    groups: dict[str, tuple[list[str], NodeTopology]] = {}
+    for name, topology in found:
+        groups.setdefault("\n".join(drawing("", topology)), ([], topology))[0].append(name)
+    return list(groups.values())
 
 
 def _topology(client: Client, named: str) -> NodeTopology:
