@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from phalanx.core.topology.equipment import Variable, with_own
+from phalanx.core.topology.importers.nccl_xml import read_nccl_xml
 from phalanx.core.topology.nccl_env import GangOnNode, Network, given, network_of
+from phalanx.core.topology.nccl_xml_text import nccl_xml_text
 from phalanx.core.topology.nearest_ports import has_device_name, usable_ports
 from phalanx.core.topology.node import LinkLayer, Nic, NicLink, NodeTopology, Path
 from phalanx.core.topology.presets import preset
@@ -223,6 +225,17 @@ def test_ports_whose_way_to_the_gpus_nobody_knows_are_used_all_the_same() -> Non
 def test_the_port_that_has_a_label_for_a_name_is_the_one_that_is_named() -> None:
     found = network_of(gang_on(changed(preset("hgx_h100"), 5, name="NIC5"), 8))
     assert why(found, "NCCL_IB_HCA") == "left to NCCL: NIC5 is a label, not the name of a device"
+
+
+@pytest.mark.parametrize("name", ["mlx5_0,mlx5_9", "^mlx5_0", "mlx5_0\0", "mlx5_0\n", "", "x" * 64])
+def test_a_name_that_would_be_another_in_a_list_or_no_variable_at_all_is_left_out(name: str) -> None:
+    node = with_nic(
+        replace(preset("dgx_h100"), nics=(), nic_links=((),) * 8), Nic(name=name, rate_gbit_s=FAST, up=True)
+    )
+    found = network_of(gang_on(node, 8))
+    assert value(found, "NCCL_IB_HCA") == ""
+    assert repr(name)[1:-1] in why(found, "NCCL_IB_HCA")
+    assert len(read_nccl_xml(nccl_xml_text(node)).nics) == 1
 
 
 def test_a_topology_that_nccl_cannot_see_is_given_as_a_file() -> None:

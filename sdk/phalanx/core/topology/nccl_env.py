@@ -106,9 +106,10 @@ def _without_rdma(node: NodeTopology, ports: Ports) -> Variable:
 
 def _hcas(node: NodeTopology, used: Sequence[int]) -> Variable:
     names = [_named_exactly(node, at) for at in used]
-    label = next((node.nics[at].name for at in used if not has_device_name(node.nics[at])), "")
-    if label:
-        return Variable("NCCL_IB_HCA", "", f"left to NCCL: {label} is a label, not the name of a device")
+    label = next((node.nics[at].name for at in used if not has_device_name(node.nics[at])), None)
+    if label is not None:
+        said = label if label and label.isprintable() else repr(label)
+        return Variable("NCCL_IB_HCA", "", f"left to NCCL: {said} is a label, not the name of a device")
     unknown = sum(node.nics[at].up is None for at in used)
     doubt = (
         "" if not unknown else "; nothing says whether they are up" if unknown == len(used) else "; some may be down"

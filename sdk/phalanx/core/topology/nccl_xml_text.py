@@ -23,6 +23,8 @@ _NIC_CLASSES = {LinkLayer.INFINIBAND: "0x020700", LinkLayer.EFA: "0x020000"}
 _ETHERNET_CLASS = "0x020000"
 _AMAZON = {"vendor": "0x1d0f", "device": "0xefa1"}
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NOT_XML = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_GUID = re.compile(r"[0-9a-f]{1,16}")
 _SWITCH = "fffe:00:00.0"
 _WORD_BITS = 32
 
@@ -152,9 +154,9 @@ class _Writer:
         rail = {} if nic.rail is None else {"railId": str(nic.rail)}
         reach = [row[at - len(self._node.gpus)].gpudirect for row in self._node.nic_links]
         direct = {"gdr": "0" if False in reach else "1"} if reach and None not in reach else {}
-        guid = {"guid": f"0x{nic.guid}"} if nic.guid else {}
+        guid = {"guid": f"0x{nic.guid}"} if _GUID.fullmatch(nic.guid) else {}
         return {
-            "name": name,
+            "name": _NOT_XML.sub("_", name),
             "dev": str(at - len(self._node.gpus)),
             **rate,
             "port": port or "1",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from phalanx.core.topology.node import LinkLayer, Nic, NodeTopology, Path
 
 _RDMA_DEVICE = re.compile(r"(mlx[0-9]|rdma|roce|bnxt_re|irdma|i40iw|ib[ps_]|hfi|qedr|hns_|cxgb|erdma|mana_|efa_)\w*")
+_DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,63}(?::[0-9]{1,3})?")
 _LABEL = re.compile(r"NIC[0-9]+|nic|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7].*")
 _WORDS = {
     Path.PIX: "behind the same PCIe switch",
@@ -39,8 +40,11 @@ class Near:
 
 
 def has_device_name(nic: Nic) -> bool:
-    """Says whether ``nic.name`` is what NCCL knows the device by, not a label of the tool that printed it."""
-    return not _LABEL.fullmatch(nic.name)
+    """Says whether ``nic.name`` is what NCCL knows the device by, not a label of the tool that printed it.
+
+    A name that would be something else in a list of names, or in an environment, is none.
+    """
+    return _DEVICE.fullmatch(nic.name) is not None and not _LABEL.fullmatch(nic.name)
 
 
 def usable_ports(node: NodeTopology) -> Ports:
