@@ -90,6 +90,14 @@ def test_a_file_is_read_and_comes_back_as_json(tmp_path: Path, capsys: Output) -
     assert from_json(capsys.readouterr().out) == preset("dgx1_v100")
 
 
+def test_what_topo_prints_as_json_can_be_read_again(tmp_path: Path, capsys: Output) -> None:
+    gpuctl("topo", "dgx1_v100", "--json")
+    file = tmp_path / "dgx1.json"
+    file.write_text(capsys.readouterr().out)
+    gpuctl("topo", "import", str(file), "--json")
+    assert from_json(capsys.readouterr().out) == preset("dgx1_v100")
+
+
 def test_a_file_of_something_else_is_refused_with_what_is_read(tmp_path: Path) -> None:
     file = tmp_path / "poem.txt"
     file.write_text("roses are red")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ def show(session: Session, node: str, svg: str) -> None:
         return
     if screen.look.json:
         for name, topology in found:
-            screen.emit({"node": name, "topology": topology})
+            screen.emit({"node": name, "topology": json.loads(to_json(topology))})
         return
     for at, (names, topology) in enumerate(_alike(found)):
         if at:

@@ -17,6 +17,7 @@ from phalanx.core.topology.node import Gpu, Health, Link, LinkLayer, MigDevice, 
 FORMAT = "phalanx-topology-1"
 _MAX_CHARS = 16 << 20
 _NVL_DOMAIN = re.compile(r'"nvl_domain": ?("(?:[^"\\]|\\.)*")')
+_ANSWER = re.compile(r'\s*\{"node": ?"[^"\\]*", ?"topology": ?(\{.*\})\}\s*', re.DOTALL)
 _MAX_WHOLE = 1 << 63
 _Reader = Callable[[object, str], Any]
 """Takes a JSON value and its path, as ``gpus[2].numa``."""
@@ -25,6 +26,12 @@ _Reader = Callable[[object, str], Any]
 def to_json(topology: NodeTopology) -> str:
     """Returns one object; unknown facts are left out."""
     return json.dumps({"format": FORMAT, **_plain(topology)}, allow_nan=False)
+
+
+def from_answer(text: str) -> NodeTopology:
+    """Reads what `to_json` wrote, or one line of `gpuctl topo --json`, which says the node's name beside it."""
+    match = _ANSWER.fullmatch(text)
+    return from_json(match[1] if match else text)
 
 
 def from_json(text: str) -> NodeTopology:

@@ -118,7 +118,7 @@ _SIGNS: Mapping[Format, re.Pattern[str]] = {
     Format.SLURM: _sign(r"^[ \t]{0,40}(?:SwitchName|BlockName|BlockSizes)="),
 }
 _READERS: Mapping[Format, Callable[[str], Facts]] = {
-    Format.NODE_JSON: codec.from_json,
+    Format.NODE_JSON: codec.from_answer,
     Format.FABRIC_JSON: fabric_codec.fabric_from_json,
     Format.AWS: read_aws_topology,
     Format.GCP: read_gcp_topology,
