@@ -81,7 +81,7 @@ def test_without_any_node_everything_is_accepted_and_says_what_it_waits_for() ->
     [
         (spec(gpus=9, nodes=1), "asks for 9 GPUs, 1 node; this cell has 16 GPUs on 2 nodes, at most 8 on one"),
         (spec(gpus=32), "asks for 32 GPUs"),
-        (spec(gpus=2, gpu="A100"), "no such GPU, only: NVIDIA H100"),
+        (spec(gpus=2, gpu="A100"), "no such GPU, only NVIDIA H100"),
         (spec(gpus=0, cpus=1000), "asks for no GPU, 1000 cpus per rank"),
         (spec(gpus=1, memory_gb=9999), "9999 GB of memory per rank"),
         (spec(gpus=0.5, gpu="MI300"), "0.5 MI300 GPUs"),

@@ -71,7 +71,7 @@ def _offers(rooms: list[NodeRoom], spec: FunctionSpec) -> str:
     models = sorted({g.info.model or "unnamed" for room in rooms for g in room.gpus})
     wanted = spec.resources.gpu
     if wanted and not any(model_matches(wanted, model) for model in models):
-        return f"this cell has no such GPU, only: {', '.join(models) or 'none'}"
+        return f"this cell has no such GPU, only {', '.join(models) or 'CPUs'}"
     matching = [(len(room.matching(wanted)), room) for room in rooms]
     total = sum(count for count, _ in matching)
     most, best = max(matching, key=lambda m: m[0])
