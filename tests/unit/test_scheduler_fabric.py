@@ -149,6 +149,12 @@ def test_a_gang_that_lacks_nodes_is_told_how_many_are_free_and_where_most_are() 
     )
 
 
+def test_a_gang_larger_than_any_node_is_told_how_many_nodes_it_lacks() -> None:
+    cell = Cell.of(tree({"a": "n1 n2 n3"}))
+    cell.hold("n1", 0)
+    assert cell.why(24).startswith("needs 24 GPUs on 3 nodes; 2 of 3 nodes have 8 free, leaf a has 2 of them")
+
+
 def test_free_gpus_that_make_no_allowed_set_are_not_counted_as_room() -> None:
     look = replace(preset("hgx_h100"), partitions=tuple(tuple(f"n1-gpu{i + j}" for j in (0, 1)) for i in (0, 2, 4, 6)))
     cell = Cell.of(None, [looks_like(look, "n1")])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from phalanx.core.topology.codec import to_json
 from phalanx.core.topology.node import Link, NodeTopology
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.need import Need
@@ -40,15 +39,6 @@ def test_a_gang_for_which_no_set_is_allowed_keeps_nobody_else_waiting(look: Node
     world.submit(2, world.register(spec("small", gpus=4)))
     world.schedule()
     assert lead_of(world, 2) == "n1"
-
-
-def test_gpus_that_the_nodes_topology_does_not_name_are_not_waited_for() -> None:
-    look = preset("hgx_h100")
-    gpus = tuple(replace(gpu, uuid=f"{'n1-gpu' if gpu.index < 6 else 'other-'}{gpu.index}") for gpu in look.gpus)
-    world = World(replace(node_info("n1"), topology=to_json(replace(look, gpus=gpus))))
-    rooms = rooms_of(world.state)
-    assert nodes_kept_for(Need(spec=spec(gpus=8), workspace="default"), rooms) == frozenset()
-    assert nodes_kept_for(Need(spec=spec(gpus=6), workspace="default"), rooms) == {"n1"}
 
 
 def test_the_node_that_has_the_memory_is_kept_rather_than_the_one_with_more_free_gpus() -> None:

@@ -41,8 +41,7 @@ def _cpu_words(need: Need) -> str:
 
 
 def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
-    counts = list(need.node_counts(len(usable)))
-    fewest = counts[0] if counts else max(1, need.spec.resources.nodes)
+    fewest = _fewest(need, usable)
     candidates = candidates_for(need, rooms, fewest, frozenset())
     asks = f"needs {count_gpus(need.gpus, need.model)} on {need.node or count_nodes(fewest)}"
     if len(candidates):
@@ -51,6 +50,14 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
         usable = [room for room in usable if room.id not in able] or usable
     best = max(usable, key=lambda room: (room.count_free(need.model), room.id))
     return f"{asks}; {_nearest_miss(state, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
+
+
+def _fewest(need: Need, usable: list[NodeRoom]) -> int:
+    """Returns the least number of nodes on which the gang could be once all is free, or what it asks for."""
+    counts = list(need.node_counts(len(usable)))
+    largest = max(len(room.matching(need.model)) for room in usable)
+    able = (count for count in counts if need.gpus // count <= largest)
+    return next(able, counts[0] if counts else max(1, need.spec.resources.nodes))
 
 
 def _too_few(candidates: Candidates, count: int, each: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from phalanx_control.scheduler.nearest import pick
+from phalanx_control.scheduler.nearest import can_pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
 
@@ -30,9 +30,7 @@ def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
     empty, each = empty_room(room.node), need.gpus // count
     if empty.count_free(need.model) < (each or bool(need.share)):
         return False
-    return (
-        empty.has_room_beside_gpus(need.spec, need.ranks_on_node(count)) and pick(empty, need.model, each) is not None
-    )
+    return can_pick(empty, need.model, each) and empty.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
 
 
 def _free(room: NodeRoom, need: Need) -> int:
