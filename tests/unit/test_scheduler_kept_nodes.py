@@ -39,6 +39,12 @@ def test_a_gang_for_which_no_set_is_allowed_keeps_nobody_else_waiting(look: Node
     world.submit(2, world.register(spec("small", gpus=4)))
     world.schedule()
     assert lead_of(world, 2) == "n1"
+    world.wait(1)
+    world.schedule()
+    assert (
+        "n1 has 4 free of 8 (4 held by small of ana), and empty it would not do either: "
+        in world.call(call_id(1)).reason
+    )
 
 
 def test_the_node_that_has_the_memory_is_kept_rather_than_the_one_with_more_free_gpus() -> None:

@@ -9,7 +9,7 @@ from phalanx_control.scheduler.candidates import Candidates
 from phalanx_control.scheduler.fit import candidates_for, find_place
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import NodeRoom, Rooms
+from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
 from phalanx_control.scheduler.words import count_gpus, count_nodes
 from phalanx_control.state.model import Gang, State
 
@@ -81,7 +81,14 @@ def _nearest_miss(state: State, need: Need, best: NodeRoom, fewest: int, named: 
             return f"{best.id} has {free} free of {total}, but {refusal}"
     text = f"{named} {best.id} has {free} free of {total}"
     held = _holders(state, best, need)
-    return f"{text} ({held})" if held else text
+    return f"{text} ({held}){_never(best, need, each)}" if held else text
+
+
+def _never(best: NodeRoom, need: Need, each: int) -> str:
+    """Returns why the node would not do either when everything on it had ended; "" where it would."""
+    empty = empty_room(best.node)
+    refusal = why_none(empty, need.model, each) if empty.count_free(need.model) >= each else ""
+    return f", and empty it would not do either: {refusal}" if refusal else ""
 
 
 def _holders(state: State, room: NodeRoom, need: Need) -> str:
