@@ -9,7 +9,7 @@ import pytest
 from phalanx.core import messages as m
 from phalanx.core.states import GpuState
 from phalanx.core.topology.codec import to_json
-from phalanx.core.topology.node import Link, MigDevice, NodeTopology
+from phalanx.core.topology.node import Gpu, Link, MigDevice, NodeTopology, Path
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
@@ -109,11 +109,48 @@ def test_without_a_topology_the_lowest_indices(text: str) -> None:
     assert ring(place(world, 3)) == [0, 1, 2]
 
 
-def test_more_devices_than_a_table_holds_are_taken_by_index() -> None:
+def three_islands(wrong: tuple[int, int] | None = None) -> NodeTopology:
+    """24 GPUs of which every third is joined by NVLinks; one pair may copy wrongly."""
+
+    def link(i: int, j: int) -> Link:
+        if i == j:
+            return Link()
+        right = None if {i, j} != set(wrong or ()) else False
+        return Link(nvlinks=4 if i % 3 == j % 3 else 0, path=Path.SYS, copies=right)
+
+    gpus = tuple(Gpu(uuid=f"g{i}", index=i, compute=80) for i in range(24))
+    return NodeTopology(gpus=gpus, links=tuple(tuple(link(i, j) for j in range(24)) for i in range(24)))
+
+
+def test_of_more_gpus_than_a_table_holds_a_gang_gets_one_island() -> None:
+    world = World(node("n1", three_islands()))
+    assert sorted(ring(place(world, 8))) == list(range(0, 24, 3))
+    world = World(node("n1", three_islands(), taken=(0, 1, 3)))
+    found = place(world, 7)
+    assert sorted(ring(found)) == list(range(4, 24, 3))
+    assert found is not None
+    assert "within one island" in found.sentence
+
+
+def test_a_pair_that_copies_wrongly_is_not_given_on_a_large_node_either() -> None:
+    world = World(node("n1", three_islands(wrong=(0, 3)), taken=tuple(i for i in range(24) if i not in (0, 3))))
+    assert place(world, 2) is None
+    world = World(node("n1", three_islands(wrong=(0, 3)), taken=tuple(i for i in range(24) if i not in (0, 3, 9))))
+    assert set(ring(place(world, 2))) != {0, 3}
+
+
+def test_large_nodes_without_free_gpus_in_common_give_their_own() -> None:
+    first = node("n1", three_islands(), taken=tuple(range(2, 24)))
+    second = node("n2", three_islands(), taken=tuple(range(22)))
+    found = place(World(first, second), 4, nodes=2)
+    assert [sorted(ring(found, at)) for at in (0, 1)] == [[0, 1], [22, 23]]
+
+
+def test_gpus_that_are_split_are_given_to_no_gang() -> None:
     topology = preset("hgx_a100")
     parts = tuple(
         replace(gpu, mig=tuple(MigDevice(uuid=f"M{gpu.index}-{i}", profile="1g.10gb") for i in range(7)))
         for gpu in topology.gpus
     )
     world = World(node("n1", replace(topology, gpus=parts)))
-    assert ring(place(world, 2)) == [0, 1]
+    assert place(world, 2) is None

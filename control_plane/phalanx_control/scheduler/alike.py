@@ -12,9 +12,9 @@ from functools import reduce
 from itertools import chain, islice
 from operator import and_
 
-from phalanx.core.topology.tables import Tables
+from phalanx.core.topology.islands import Islands
 from phalanx_control.scheduler.domains import Portion
-from phalanx_control.scheduler.nearest import Bench, Picked, bench_of, pick
+from phalanx_control.scheduler.nearest import Bench, Kind, Picked, bench_of, pick
 from phalanx_control.scheduler.room import NodeRoom
 
 _NODES_TRIED = 64
@@ -66,8 +66,13 @@ def _same_places(rooms: Sequence[NodeRoom], benches: Sequence[Bench], each: int)
     return Parts(parts, "" if whole else "the same GPUs on every node")
 
 
-def _others_with_the_same(portions: Sequence[Portion], model: str, each: int, tables: Tables) -> Parts | None:
-    """Looks for as many nodes of each portion that have one set in common, the fewest free GPUs in all."""
+def _others_with_the_same(portions: Sequence[Portion], model: str, each: int, tables: Kind) -> Parts | None:
+    """Looks for as many nodes of each portion that have one set in common, the fewest free GPUs in all.
+
+    None also for nodes of more GPUs than a table holds: their sets are not listed.
+    """
+    if isinstance(tables, Islands):
+        return None
     offers = [_offers(portion, model, tables) for portion in portions]
     best: tuple[int, list[tuple[NodeRoom, Bench]]] | None = None
     for places in islice(chain.from_iterable(masks for _, masks in tables.order[each]), _SETS_TRIED):
@@ -83,7 +88,7 @@ def _others_with_the_same(portions: Sequence[Portion], model: str, each: int, ta
     return _same_places([room for room, _ in best[1]], [bench for _, bench in best[1]], each)
 
 
-def _offers(portion: Portion, model: str, tables: Tables) -> list[tuple[NodeRoom, Bench]]:
+def _offers(portion: Portion, model: str, tables: Kind) -> list[tuple[NodeRoom, Bench]]:
     rooms = (node.room for node in portion.nodes[:_NODES_TRIED])
     pairs = ((room, bench_of(room, model)) for room in rooms)
     return [(room, bench) for room, bench in pairs if bench is not None and bench.tables is tables]

@@ -1,7 +1,7 @@
 """Which of a node's free GPUs a gang gets: the best connected, in the order of their best ring.
 
-Where a node has not said what connects its GPUs, or more than a table holds, the lowest indices. Tables are made once
-for all nodes that look alike.
+Where a node has not said what connects its GPUs, the lowest indices. Tables are made once for all nodes that look
+alike; a node of more GPUs than a table holds has one for each of its islands.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from phalanx.core.topology.choice import choose
 from phalanx.core.topology.codec import from_json, topology_hash
 from phalanx.core.topology.devices import devices_of
 from phalanx.core.topology.errors import UnreadableTopologyError
+from phalanx.core.topology.islands import Islands, Spread, build_islands, choose_spread
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
 from phalanx.core.topology.refusals import Refusal
@@ -25,6 +26,10 @@ _NODES = 16_384
 _CHOICES = 65_536
 _RESTRICTIONS = ('"partitions":', '"mig":', '"mig_enabled": true', '"copies": false', '"health": "lost"')
 """A topology without any of these words allows every set of its GPUs."""
+
+
+Kind = Tables | Islands
+"""What is known of all nodes that look alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Picked:
 class Bench:
     """A node's free GPUs as a set of places in the tables of its kind, which nodes that look alike share."""
 
-    tables: Tables
+    tables: Kind
     free: int
     by_place: dict[int, GpuRoom]
 
@@ -88,7 +93,7 @@ def _is_restricted(text: str) -> bool:
 
 
 @lru_cache(maxsize=_NODES)
-def _known(text: str) -> tuple[Tables, dict[str, int]] | None:
+def _known(text: str) -> tuple[Kind, dict[str, int]] | None:
     """Returns the tables that fit a topology, and where in them each GPU stands."""
     if not text:
         return None
@@ -97,7 +102,7 @@ def _known(text: str) -> tuple[Tables, dict[str, int]] | None:
     except UnreadableTopologyError:
         return None
     devices = devices_of(topology)
-    if not 0 < len(devices) <= MOST_DEVICES:
+    if not devices:
         return None
     return _TABLES.of(topology), {device.uuid: at for at, device in enumerate(devices)}
 
@@ -106,14 +111,15 @@ class _Tables:
     """By what nodes look like; the oldest kind goes first."""
 
     def __init__(self) -> None:
-        self._by_hash: dict[str, Tables] = {}
+        self._by_hash: dict[str, Kind] = {}
 
-    def of(self, topology: NodeTopology) -> Tables:
+    def of(self, topology: NodeTopology) -> Kind:
         key = topology_hash(topology)
         if key not in self._by_hash:
             if len(self._by_hash) >= _KINDS_OF_NODES:
                 del self._by_hash[next(iter(self._by_hash))]
-            self._by_hash[key] = build_tables(topology)
+            fits = len(devices_of(topology)) <= MOST_DEVICES
+            self._by_hash[key] = build_tables(topology) if fits else build_islands(topology)
         return self._by_hash[key]
 
 
@@ -124,16 +130,16 @@ class _Choices:
     """What was chosen before from the same tables; equal masks of one kind of node come again and again."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, int, int], tuple[Tables, Chosen | Refusal]] = {}
+        self._seen: dict[tuple[int, int, int], tuple[Kind, Chosen | Spread | Refusal]] = {}
 
-    def of(self, tables: Tables, free: int, count: int) -> Chosen | Refusal:
+    def of(self, tables: Kind, free: int, count: int) -> Chosen | Spread | Refusal:
         key = (id(tables), free, count)
         seen = self._seen.get(key)
         if seen is not None and seen[0] is tables:
             return seen[1]
         if len(self._seen) >= _CHOICES:
             self._seen.clear()
-        chosen = choose(tables, free, count)
+        chosen = choose_spread(tables, free, count) if isinstance(tables, Islands) else choose(tables, free, count)
         self._seen[key] = (tables, chosen)
         return chosen
 
