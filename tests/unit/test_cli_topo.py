@@ -18,7 +18,8 @@ from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric_codec import fabric_from_json
-from phalanx.core.topology.node import NodeTopology
+from phalanx.core.topology.node import Gpu, Link, NodeTopology
+from phalanx.core.topology.node import Path as Crossing
 from phalanx.core.topology.presets import PRESETS, preset
 from phalanx.core.views import NodeView
 from tests.support.fabrics import nvl72_fabric
@@ -55,6 +56,19 @@ def test_sets_are_ranked_with_the_reasons(capsys: Output) -> None:
     assert "ring 0-4 at 40.0 GB/s" in lines[0]
     assert lines[2].split()[:3] == ["best", "0", "4"]
     assert "slower ring" in lines[3]
+
+
+def test_a_node_of_more_gpus_than_a_table_holds_is_asked_for_its_best_set(tmp_path: Path, capsys: Output) -> None:
+    gpus = tuple(Gpu(uuid=f"g{i}", index=i) for i in range(24))
+    links = tuple(tuple(Link(nvlinks=4 * (i % 3 == j % 3), path=Crossing.SYS) for j in range(24)) for i in range(24))
+    file = tmp_path / "large.json"
+    file.write_text(to_json(NodeTopology(gpus=gpus, links=links)))
+    gpuctl("topo", "rank", str(file), "8", "--json")
+    best = json.loads(capsys.readouterr().out)
+    assert best["gpus"] == "0 3 6 9 12 15 18 21"
+    assert best["pairs_gbyte_s"] == best["ring_gbyte_s"] * 28
+    with pytest.raises(InvalidSpecError, match="no set of 25"):
+        gpuctl("topo", "rank", str(file), "25")
 
 
 def test_json_names_the_fields(capsys: Output) -> None:

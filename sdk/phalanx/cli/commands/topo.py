@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +20,15 @@ from phalanx.cli.topology_text import drawing, headline
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.topology.choice import choose
 from phalanx.core.topology.codec import to_json
+from phalanx.core.topology.devices import devices_of
 from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.importers.detect import read, read_node
+from phalanx.core.topology.islands import Spread, build_islands, choose_spread
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
 from phalanx.core.topology.presets import PRESETS, nearest_preset, preset
-from phalanx.core.topology.ranking import Ranked, rank_sets
-from phalanx.core.topology.tables import build_tables
+from phalanx.core.topology.ranking import Ranked, rank_sets, rank_spread
+from phalanx.core.topology.tables import MOST_DEVICES, build_tables
 
 if TYPE_CHECKING:
     from phalanx.client import Client
@@ -59,18 +62,27 @@ def rank(session: Session, node: str, gpus: int, free: str, top: int) -> None:
     """Shows the best sets of a size, and why the others lose."""
     screen = session.screen()
     ((name, topology),) = _nodes(session, node)
-    tables = build_tables(topology)
-    free_mask = _mask(topology, free)
-    chosen = choose(tables, free_mask, gpus)
-    if not isinstance(chosen, Chosen):
-        raise InvalidSpecError(f"no set of {gpus} on {name}: {chosen.reason}")
-    ranked = rank_sets(chosen, top)
+    ranked, why = _ranked(name, topology, _mask(topology, free), gpus, top)
     if screen.look.json:
         for each in ranked:
             screen.emit(each)
         return
-    screen.data(f"{headline(name, topology)}: {chosen.why}")
+    screen.data(f"{headline(name, topology)}: {why}")
     screen.table(SET_COLUMNS, [_row(each) for each in ranked], empty="no set")
+
+
+def _ranked(name: str, topology: NodeTopology, free: int, gpus: int, top: int) -> tuple[Sequence[Ranked], str]:
+    """Returns the best sets and why the first is chosen. Raises InvalidSpecError where there is none."""
+    if len(devices_of(topology)) > MOST_DEVICES:
+        islands = build_islands(topology)
+        spread = choose_spread(islands, free, gpus)
+        if isinstance(spread, Spread):
+            return [rank_spread(islands, spread)], f"{spread.why}; other sets of so many GPUs are not listed"
+        raise InvalidSpecError(f"no set of {gpus} on {name}: {spread.reason}")
+    chosen = choose(build_tables(topology), free, gpus)
+    if not isinstance(chosen, Chosen):
+        raise InvalidSpecError(f"no set of {gpus} on {name}: {chosen.reason}")
+    return rank_sets(chosen, top), chosen.why
 
 
 def import_file(session: Session, file: str) -> None:
@@ -173,7 +185,7 @@ command = Shorthand(
             help="The best sets of GPUS on a node, and why the others lose.",
             params=[
                 click.Argument(["node"], metavar="NODE|PRESET|FILE"),
-                click.Argument(["gpus"], type=click.IntRange(1, 16)),
+                click.Argument(["gpus"], type=click.IntRange(1, 4096)),
                 click.Option(["--free"], default="", metavar="0,1,4", help="The GPUs that are free; all without."),
                 click.Option(["--top"], type=click.IntRange(1, 100), default=_SHOWN, show_default=True, help="Sets."),
             ],

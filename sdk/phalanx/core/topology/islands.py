@@ -141,7 +141,8 @@ def _within_one(islands: Islands, free: list[int], needed: list[int], size: int,
                 best = rank, at, chosen
     if best is None:
         return None
-    return _spread(islands, [(best[1], best[2].ring)], f"within one island: {best[2].why}")
+    ring, _, _about_others_of_the_island = best[2].why.partition("; ")
+    return _spread(islands, [(best[1], best[2].ring)], f"within one island: {ring}")
 
 
 def _over_several(islands: Islands, free: list[int], needed: list[int], size: int) -> Spread | Refusal:

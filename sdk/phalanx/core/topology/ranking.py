@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 
+from phalanx.core.topology.islands import Islands, Spread
 from phalanx.core.topology.outcome import Chosen
+from phalanx.core.topology.rules import names
 from phalanx.core.topology.tables import Score
 
 
@@ -23,6 +26,18 @@ def rank_sets(chosen: Chosen, top: int) -> tuple[Ranked, ...]:
     """Returns the chosen set and those that come after it, ``top`` in all."""
     others = [mask for mask in _in_order(chosen) if mask != chosen.mask]
     return tuple(_ranked(chosen, mask) for mask in (chosen.mask, *others[: top - 1]))
+
+
+def rank_spread(islands: Islands, spread: Spread) -> Ranked:
+    """Returns the set of a node with more devices than a table holds: the one that is chosen, others are not known."""
+    pairs = sum(islands.weights[i][j] for i, j in combinations(spread.ring, 2))
+    return Ranked(
+        gpus=names(islands.devices, spread.mask),
+        ring="-".join(islands.devices[at].name for at in spread.ring),
+        ring_gbyte_s=spread.ring_gbyte_s,
+        pairs_gbyte_s=pairs / 1000,
+        why_not="",
+    )
 
 
 def _in_order(chosen: Chosen) -> list[int]:
