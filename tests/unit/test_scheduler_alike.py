@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.presets import preset
+from phalanx.core.topology.tables import Tables
 from phalanx_control.scheduler.fit import Place
 from phalanx_control.scheduler.nearest import bench_of
 from tests.support.builders import node_info
@@ -125,7 +126,9 @@ def test_a_set_in_common_is_found_wherever_there_is_one(held: list[set[int]], co
     if place is None:
         return
     benches = [bench for room in cell.rooms.values() if (bench := bench_of(room, "")) is not None]
-    sets = (places for _, group in benches[0].tables.order[each] for places in group)
+    tables = benches[0].tables
+    assert isinstance(tables, Tables)
+    sets = (places for _, group in tables.order[each] for places in group)
     there_is_one = any(sum(not places & ~bench.free for bench in benches) >= count for places in sets)
     chosen = indices(place)
     assert (len({tuple(gpus) for gpus in chosen}) == 1) or not there_is_one
