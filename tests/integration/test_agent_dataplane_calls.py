@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.core.clock import SystemClock
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import id_text
 from phalanx.core.states import Outcome
@@ -17,7 +18,8 @@ from phalanx_agent.dataplane.facts import (
     KeeperEnded,
     RankSaid,
 )
-from tests.support.fake_keeper import echo, hold
+from phalanx_agent.dataplane.lead import REPORT_AFTER_MS
+from tests.support.fake_keeper import echo, hold, keep
 from tests.support.frame_client import FrameClient
 from tests.support.plane import GANG, KEY, TestPlane, new_call
 from tests.support.wait import wait_until
@@ -140,6 +142,20 @@ def test_a_direct_call_that_lasts_is_reported_and_its_delivery_as_well(plane: Te
         (ended,) = plane.wait_for(CallEnded)
         assert ended.delivered
         assert ended.body == b""
+
+
+def test_a_direct_call_that_never_began_is_not_reported_however_long_it_is_at_the_keeper(plane: TestPlane) -> None:
+    """Were it, the control plane would hold the end of its gang against it, though it goes the durable way."""
+    keeper = plane.open(answer=keep)
+    call, clock = new_call(), SystemClock()
+    with plane.client() as client:
+        client.send(Kind.CALL, call, b"x")
+        keeper.wait_for(Kind.CALL)
+        until_ms = clock.monotonic_ms() + 2 * REPORT_AFTER_MS
+        wait_until(lambda: clock.monotonic_ms() > until_ms, "twice the time after which it would be reported")
+        keeper.say(Frame(Kind.FAILURE, call, {"outcome": "failed", "started": False, "error": {}}))
+        client.expect(Kind.BUSY, call)
+    assert not plane.heard(CallBegan)
 
 
 def test_a_reported_call_whose_client_is_gone_is_stored_instead(plane: TestPlane) -> None:

@@ -22,8 +22,13 @@ def echo(frame: Frame) -> list[Frame]:
     return [Frame(Kind.RESULT, frame.id, {"busy_ms": 1, "released": slots(frame)}, body)]
 
 
-def hold(_frame: Frame) -> list[Frame]:
+def hold(frame: Frame) -> list[Frame]:
     """Leaves the call running."""
+    return [Frame(Kind.STARTED, frame.id)]
+
+
+def keep(_frame: Frame) -> list[Frame]:
+    """Begins nothing, as a keeper does whose gang is ending."""
     return []
 
 

@@ -56,6 +56,8 @@ class CallRecord:
     step: Step = Step.QUEUED
     arrived_ns: int = 0
     running_ns: int = 0
+    began: bool = False
+    """The keeper has said that its ranks have it: one that never began may still go another way."""
     reported: bool = False
     """The control plane was told that it runs."""
     cancel_reason: str = ""

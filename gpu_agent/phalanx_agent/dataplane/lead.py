@@ -199,6 +199,8 @@ class LeadGang(Gang):
             self._reply(0, frame)
         elif frame.kind is Kind.RELEASE:
             self.release_to_clients(frame)
+        elif frame.kind is Kind.STARTED and (record := self.table.get(frame.id)) is not None:
+            record.began = True
 
     def release_to_clients(self, frame: Frame) -> None:
         """The ranks gave a client's memory back before or after the outcome."""
@@ -389,7 +391,7 @@ class LeadGang(Gang):
             return
         head = self._sent[0]
         age_ms = (now - head.running_ns) / 1e6
-        if not head.reported and age_ms >= REPORT_AFTER_MS:
+        if head.began and not head.reported and age_ms >= REPORT_AFTER_MS:
             self._report(head)
         timeout_ms = self._timeout_ms(head)
         if timeout_ms and age_ms >= timeout_ms + _KEEPERS_OWN_MS:
@@ -434,7 +436,7 @@ class LeadGang(Gang):
         record = self._adopt(call)
         self._sent.remove(record)
         self._sent.appendleft(record)
-        record.running_ns = now_ns()
+        record.running_ns, record.began = now_ns(), True
 
     def _adopt(self, call: bytes) -> CallRecord:
         """Takes over a call that a former agent handed to the keeper."""
