@@ -240,7 +240,7 @@ def test_a_machine_that_nobody_knows_is_refused_before_anything_starts(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHALANX_SIMULATE", "no_such_machine")
-    with pytest.raises(InvalidSpecError, match="use one of dgx1_v100"):
+    with pytest.raises(InvalidSpecError, match="no machine 'no_such_machine' to simulate"):
         embedded.ensure(home=home)
     assert not home.record.exists()
 
