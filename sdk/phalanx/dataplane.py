@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, ConnectionFailedError
@@ -26,6 +26,8 @@ from phalanx.streams import CONNECT_TIMEOUT_S, Stream, open_stream
 
 ACK_AT_ONCE_BYTES = 64 * 1024
 ACK_AT_ONCE_MS = 150
+STRAIGHT_BYTES = 32 * 1024
+"""What a lane takes whole or not at all."""
 _MAX_OWED = 128
 _COALESCE_BYTES = 256 * 1024
 _BODY_BYTES_AT, _ID_AT = 8, 16
@@ -39,7 +41,7 @@ Callback = Callable[["Pending"], None]
 class Pending:
     """One call that waits for its outcome. ``done`` and then either ``frame``, or ``lost``: the connection ended."""
 
-    __slots__ = ("callback", "done", "event", "frame", "id", "lost", "reads", "sent", "slot", "started_ms")
+    __slots__ = ("callback", "done", "event", "frame", "id", "lost", "reads", "sent", "slot", "started_ms", "straight")
 
     def __init__(self, raw_id: bytes = NO_ID, started_ms: int = 0) -> None:
         self.id = raw_id
@@ -49,6 +51,8 @@ class Pending:
         self.lost = False
         self.sent = False
         """The whole CALL or ASK has left: the agent may act on it."""
+        self.straight = False
+        """It has left over the lane."""
         self.slot = 0
         self.reads = False
         """A thread of the connection reads until this is done."""
@@ -70,6 +74,8 @@ class GangConnection:
             unix_path=address.unix_path, data_address=address.data_address, fingerprint=address.fingerprint
         )
         self._lane = Lane(self._stream.fileno()) if self._stream.passes_fds else None
+        self._straight = False
+        """The keeper takes calls over the lane."""
         self._assembler = Assembler()
         self._pending: dict[bytes, Pending] = {}
         self._waiters: dict[bytes, Pending] = {}
@@ -100,6 +106,9 @@ class GangConnection:
             return pending
         head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id))
         with self._sending:
+            if flush and self._goes_straight(packed) and self._send_straight((head, *packed.parts)):
+                pending.straight = pending.sent = True
+                return pending
             self._buffer += (head, *packed.parts)
             self._buffered.append(pending)
             self._buffer_bytes += len(head) + packed.nbytes
@@ -119,8 +128,12 @@ class GangConnection:
 
     def cancel(self, raw_id: bytes, *, reason: str = "cancelled") -> None:
         """Asks the agent to end a call; its outcome still comes."""
+        encoded = encode_head(Frame(Kind.CANCEL, raw_id, {"reason": reason}))
+        pending = self._pending.get(raw_id)
         with self._sending:
-            self._buffer.append(encode_head(Frame(Kind.CANCEL, raw_id, {"reason": reason})))
+            if pending is not None and pending.straight and self._send_straight((encoded,)):
+                return  # behind its call
+            self._buffer.append(encoded)
             self._flush()
 
     def flush(self) -> None:
@@ -208,6 +221,7 @@ class GangConnection:
             self._close_streams()
             raise AuthError(f"the agent refused the ticket: {answer.meta.get('error', answer.kind.name)}")
         self.window = max(1, int(answer.meta.get("window") or 1))
+        self._straight = bool(answer.meta.get("straight"))
 
     def _first_frame(self) -> Frame:
         while True:
@@ -249,6 +263,23 @@ class GangConnection:
             self.close()  # part of a frame may have left
             raise
         return True
+
+    def _goes_straight(self, packed: Packed) -> bool:
+        """Only one call at a time: further ones would wait at the agent, and reach it sooner without the detour."""
+        return self._straight and len(self._pending) == 1 and not self._buffer and packed.nbytes <= STRAIGHT_BYTES
+
+    def _send_straight(self, parts: Sequence[Part]) -> bool:
+        """Called with the sending lock held. True also where the connection has ended over it."""
+        if self._lane is None or not self._lane.open:
+            return False
+        try:
+            return self._lane.send(parts)
+        except OSError:
+            self.close()
+            return True
+        except BaseException:
+            self.close()  # part of a frame may have left
+            raise
 
     def _send_large(self, pending: Pending, packed: Packed) -> None:
         slot = self._pool.put(packed) if self._stream.passes_fds else None
@@ -342,7 +373,7 @@ class GangConnection:
     def _read_once(self) -> None:
         """Receives once and hands out what came. Called with the reading lock held; a lost connection ends all."""
         try:
-            frames = self._lane.receive() if self._lane is not None and self._lane.open else None
+            frames = self._receive_lane()
             if frames is None:
                 data, fds = self._stream.receive()
                 frames = self._assembler.feed(data, fds) if data else None
@@ -353,6 +384,23 @@ class GangConnection:
         except (OSError, ValueError):
             pass
         self.close()
+
+    def _receive_lane(self) -> list[Frame] | None:
+        lane = self._lane
+        if lane is None or not lane.open:
+            return None
+        frames = lane.receive()
+        if not lane.open and self.open:
+            self._lane_ended()
+        return frames
+
+    def _lane_ended(self) -> None:
+        """What was sent over it is the agent's from now on, or died with the keeper: the agent is asked."""
+        lost = [p.id for p in self._pending.values() if p.straight]
+        with self._sending:
+            self._straight = False
+            self._buffer += [encode_head(Frame(Kind.ASK, call)) for call in lost]
+            self._flush()
 
     def _deliver(self, frame: Frame) -> None:
         pending = self._pending.get(frame.id)

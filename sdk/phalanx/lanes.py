@@ -1,7 +1,8 @@
-"""A lane: outcomes that the gang's keeper sends straight to this process, past the agent that takes the calls in.
+"""A lane: the straight way between this process and the gang's keeper, past the agent that takes the calls in.
 
-A pair of sockets, of which the agent passes one end on. It only ever carries whole RESULT frames. Where its other end
-goes away, because the gang has no lanes or its agent is another one, the main connection serves alone.
+A pair of sockets, of which the agent passes one end on. In come whole RESULT frames, out go calls that nothing else is
+under way with. Where its other end goes away, because the gang has no lanes or ends, or its agent is another one, the
+main connection serves alone.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+from collections.abc import Sequence
 
 from phalanx.core.frames import Assembler, Frame, FrameError
+from phalanx.core.sockets import Part
 
 _READ_BYTES = 128 * 1024
 _LOOK_AGAIN_MS = 1000
@@ -30,6 +33,16 @@ class Lane:
         self._poll.register(main_fd, select.POLLIN)
         self._poll.register(self._fd, select.POLLIN)
         self.open = True
+
+    def send(self, parts: Sequence[Part]) -> bool:
+        """Sends small frames, or nothing and returns False. Raises OSError where only a part has gone."""
+        try:
+            sent = self._ours.sendmsg(parts)
+        except OSError:
+            return False
+        if sent != sum(map(len, parts)):
+            raise OSError("a part of a frame was sent over the lane")
+        return True
 
     @property
     def other_end(self) -> int:
@@ -68,5 +81,7 @@ class Lane:
             if data:
                 return self._assembler.feed(data)
         self._poll.unregister(self._fd)
-        self.close()
+        self.open = False
+        with contextlib.suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
         return []

@@ -19,17 +19,22 @@ Answer = Callable[["FakeGang", Frame], list[Frame]]
 class FakeGang:
     """Serves any number of clients, a thread each. ``answer`` maps a whole CALL to the frames sent back.
 
-    With ``lanes`` the last client's lane is kept open in ``lane``; a test may send over it.
+    With ``lanes`` the last client's lane is kept open in ``lane``; a test may send over it. ``straight``: frames that
+    come there are kept in ``seen_straight``, and calls are answered there.
     """
 
-    def __init__(self, folder: Path, answer: Answer, *, gang_id: str = "g-1", lanes: bool = False) -> None:
+    def __init__(
+        self, folder: Path, answer: Answer, *, gang_id: str = "g-1", lanes: bool = False, straight: bool = False
+    ) -> None:
         self.address = GangAddress(gang_id=gang_id, unix_path=str(folder / "agent.sock"), ticket="good")
         self.seen: list[Frame] = []
         self.asked: dict[bytes, Frame] = {}
         self.asked_in_turn: dict[bytes, list[Frame]] = {}
         self.connections = 0
         self.lane: socket.socket | None = None
-        self._keeps_lanes = lanes
+        self.seen_straight: list[Frame] = []
+        self._keeps_lanes = lanes or straight
+        self._straight = straight
         self._answer = answer
         self._socks: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -52,6 +57,13 @@ class FakeGang:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.drop_clients()
+        self.end_lane()
+
+    def end_lane(self) -> None:
+        """Ends the last client's lane, as a keeper does that ends or gets another agent."""
+        if self.lane is not None:
+            with contextlib.suppress(OSError):
+                self.lane.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:
@@ -89,6 +101,9 @@ class FakeGang:
             close_fds(frame.fds)
             good = frame.meta["ticket"] == self.address.ticket
             reply = Frame(Kind.WELCOME, meta={"gang": self.address.gang_id, "window": 8})
+            if self._straight and self.lane is not None:
+                reply.meta["straight"] = True
+                threading.Thread(target=self._serve_lane, args=(self.lane,), daemon=True).start()
             send(sock, reply if good else Frame(Kind.REFUSED, meta={"error": "a wrong ticket"}))
         elif frame.kind is Kind.ASK:
             in_turn = self.asked_in_turn.get(frame.id)
@@ -97,6 +112,16 @@ class FakeGang:
             send(sock, *self._answer(self, frame))
             for fd in frame.fds:
                 os.close(fd)
+
+    def _serve_lane(self, lane: socket.socket) -> None:
+        decoder = Decoder()
+        with contextlib.suppress(OSError):
+            while data := lane.recv(1 << 18):
+                decoder.feed(data)
+                for frame in decoder.frames():
+                    self.seen_straight.append(frame)
+                    if frame.kind is Kind.CALL:
+                        send(lane, *self._answer(self, frame))
 
 
 def send(sock: socket.socket, *frames: Frame) -> None:

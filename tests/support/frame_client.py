@@ -33,6 +33,8 @@ class FrameClient:
             self._sock = context.wrap_socket(socket.create_connection(address, timeout=TIMEOUT_S))
             self._unix = False
         self.lane: socket.socket | None = None
+        self.welcome = Frame(Kind.REFUSED)
+        """The answer to HELLO."""
         self._decoder = Decoder()
         self._frames: list[Frame] = []
 
@@ -102,7 +104,8 @@ class FrameClient:
             theirs.close()
         else:
             self._sock.sendall(encode_head(frame))
-        return self.receive()
+        self.welcome = self.receive()
+        return self.welcome
 
     def _one(self) -> Frame:
         while not self._frames:

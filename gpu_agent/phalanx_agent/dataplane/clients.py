@@ -7,7 +7,7 @@ one gang; it is closed when the token behind the ticket is revoked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from phalanx.core import tickets
 from phalanx.core.clock import Clock
@@ -81,6 +81,10 @@ class Client:
         self._connection = connection
 
     @property
+    def user(self) -> str:
+        return self._ticket.user if self._ticket is not None else ""
+
+    @property
     def takes_fds(self) -> bool:
         return self._connection is not None and self._connection.passes_fds
 
@@ -108,6 +112,12 @@ class Client:
         if self.open:
             self._held[call] = slots
 
+    def said(self, frame: Frame) -> None:
+        """A frame that came over its lane. Calls of a client that has gone are not begun."""
+        frame.flags = 0
+        if self._connection is not None and (self.open or frame.kind is not Kind.CALL):
+            self.on_frame(self._connection, frame)
+
     def on_frame(self, _connection: Connection, frame: Frame) -> None:
         kind = frame.kind
         if kind is Kind.CALL:
@@ -131,7 +141,7 @@ class Client:
         if self._lead is not None:
             for call, slots in self._held.items():
                 self._lead.release(call, slots)
-            self._lead.lanes.close(self.lane)
+            self._lead.lanes.close(self.lane, self)
         self._held.clear()
         self._plane.client_gone(self)
 
@@ -156,9 +166,8 @@ class Client:
             self._welcome_peer(gang, int(frame.meta["fence"]))
         else:
             if self._lead is not None:
-                self._lead.lanes.close(self.lane)  # it says HELLO again
-            self._welcome_client(gang)
-            self.lane = self._lead.lanes.open(frame.fds) if self._lead is not None and frame.fds else 0
+                self._lead.lanes.close(self.lane, self)  # it says HELLO again
+            self._welcome_client(gang, frame.fds)
 
     def _welcome_peer(self, gang: Gang, fence: int) -> None:
         if not isinstance(gang, MemberGang) or gang.spec.fence != fence or self._connection is None:
@@ -167,11 +176,14 @@ class Client:
         self.send(Frame(Kind.WELCOME, meta={"gang": gang.spec.gang_id, "window": 0, "node": self._plane.node_id}))
         gang.lead_connected(self._connection)
 
-    def _welcome_client(self, gang: Gang) -> None:
+    def _welcome_client(self, gang: Gang, fds: list[int]) -> None:
         if not isinstance(gang, LeadGang):
             raise NotFoundError(f"gang {gang.spec.gang_id} takes calls on its lead node, not on {self._plane.node_id}")
         self._lead = gang
-        meta = {"gang": gang.spec.gang_id, "window": gang.window, "node": self._plane.node_id}
+        self.lane = gang.lanes.open(self, fds) if fds else 0
+        meta: dict[str, Any] = {"gang": gang.spec.gang_id, "window": gang.window, "node": self._plane.node_id}
+        if self.lane and gang.straight:
+            meta["straight"] = True
         self.send(Frame(Kind.WELCOME, meta=meta))
 
     def _follow(self, frame: Frame) -> None:
@@ -217,6 +229,8 @@ class Client:
             record = lead.table.get(frame.id)
             if record is not None:
                 lead.outcomes.attach(record, self)
+            elif lead.straight:
+                lead.unheard.ask(frame.id, self)
             elif lead.state is None:
                 self.send(Frame(Kind.BUSY, frame.id))  # its keeper has not yet said which calls it has
             else:

@@ -8,6 +8,7 @@ waits for it has it: a client by ACK, the control plane by its own acknowledgeme
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.core.frames import LANE_BITS, Frame, Kind
@@ -27,6 +28,7 @@ from phalanx_agent.dataplane.links import Link, PeerLink
 from phalanx_agent.dataplane.loop import Loop, now_ns
 from phalanx_agent.dataplane.outcomes import Outcomes
 from phalanx_agent.dataplane.replies import Replies
+from phalanx_agent.dataplane.unheard import UnheardCalls
 
 REPORT_AFTER_MS = 200
 SHED_AFTER_MS = 1000
@@ -45,11 +47,14 @@ class LeadGang(Gang):
         self.table = CallTable()
         self.journal = CallJournal(spec.call_journal)
         self.ready = False
-        self._sent: deque[CallRecord] = deque()
-        self._replies: dict[bytes, Replies] = {}
-        self._waits_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
+        self.sent: deque[CallRecord] = deque()
+        self.replies: dict[bytes, Replies] = {}
+        self.waits_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
         self._drain: tuple[str, int] | None = None
         self._outcomes = Outcomes(self)
+        self.unheard = UnheardCalls(self)
+        self.work_began: Callable[[], None] = lambda: None
+        """Called when there is something to look after that nobody sent here."""
         self._links: list[Link] = [self.keeper]
         for i, peer in enumerate(spec.peers):
             link = PeerLink(loop, peer, gang_id=spec.gang_id, fence=spec.fence, on_frame=self._from_peer(i + 1))
@@ -57,7 +62,7 @@ class LeadGang(Gang):
         self.lanes = LaneNumbers(None if spec.peers else self.keeper.send)
         for record in open_calls(spec.call_journal):
             self.table.add(record)
-            self._sent.append(record)
+            self.sent.append(record)
 
     # ---- calls coming in ----
 
@@ -71,7 +76,7 @@ class LeadGang(Gang):
         head_age = self._head_age_ms(now_ns())
         refused = self.stopping or self.table.is_settled(record.id, 0)
         if refused or not self.queue.may_enter(
-            in_flight=len(self._sent), head_age_ms=head_age, body_bytes=record.body_bytes
+            in_flight=len(self.sent), head_age_ms=head_age, body_bytes=record.body_bytes
         ):
             close_fds(record.fds)
             self.say_busy(record)
@@ -100,13 +105,16 @@ class LeadGang(Gang):
     def cancel(self, call: bytes, grace_ms: int, *, fence: int = 0) -> bool:
         """Takes back a call; False when it is not here, and then its offer under ``fence`` is not taken any more."""
         record = self.table.get(call)
+        if record is None and self.unheard.is_asked(call):
+            self.keeper.send(Frame(Kind.CANCEL, call, {"reason": "cancelled", "grace_ms": grace_ms}))
+            return True
         if record is None:
             if fence:
                 self.table.settle(call, fence)
             return False
         if record.step is Step.QUEUED:
             self.queue.remove(record)
-            self._finish(record, cancelled(call))
+            self.finish(record, cancelled(call))
         elif record.step is Step.SENT:
             self._cancel_running(record, "cancelled", grace_ms)
         return True
@@ -119,13 +127,18 @@ class LeadGang(Gang):
 
     def say_busy(self, record: CallRecord) -> None:
         if record.client is not None:
-            depth = len(self.queue) + len(self._sent)
+            depth = len(self.queue) + len(self.sent)
             meta = {"depth": depth, "retry_ms": retry_ms(depth, self.queue.mean_ms), "draining": self.queue.draining}
             record.client.send(Frame(Kind.BUSY, record.id, meta))
 
     @property
     def window(self) -> int:
         return min(WINDOW, self.queue.window())
+
+    @property
+    def straight(self) -> bool:
+        """Clients may send calls past this agent."""
+        return self.lanes.keeper_answers and not self.spec.peers
 
     @property
     def outcomes(self) -> Outcomes:
@@ -143,27 +156,27 @@ class LeadGang(Gang):
     # ---- to the ranks ----
 
     def _may_send(self) -> bool:
-        return self.ready and not self.stopping and len(self._sent) < self.queue.send_ahead
+        return self.ready and not self.stopping and len(self.sent) < self.queue.send_ahead
 
     def _pump(self) -> None:
         while len(self.queue) and self._may_send():
             record = self.queue.pop()
             if record is not None:
                 self._hand_over(record)
-        if self._drain is not None and not self._sent and not self.stopping:
+        if self._drain is not None and not self.sent and not self.lanes and not self.stopping:
             self.stop_all(*self._drain)
 
     def _hand_over(self, record: CallRecord) -> None:
         now = now_ns()
-        self._waits_ms.append((now - record.arrived_ns) / 1e6)
+        self.waits_ms.append((now - record.arrived_ns) / 1e6)
         record.step = Step.SENT
-        if not self._sent:
+        if not self.sent:
             record.running_ns = now
-        self._sent.append(record)
+        self.sent.append(record)
         if record.origin is Origin.OFFERED:
             self._report(record)
         if len(self._links) > 1:
-            self._replies[record.id] = Replies(len(self._links))
+            self.replies[record.id] = Replies(len(self._links))
         flags = record.lane << LANE_BITS
         frame = Frame(Kind.CALL, record.id, self._call_meta(record), record.body, flags, record.fds)
         for link in self._links:
@@ -199,8 +212,15 @@ class LeadGang(Gang):
             self._reply(0, frame)
         elif frame.kind is Kind.RELEASE:
             self.release_to_clients(frame)
-        elif frame.kind is Kind.STARTED and (record := self.table.get(frame.id)) is not None:
-            record.began = True
+        elif frame.kind is Kind.STARTED:
+            self.unheard.runs(frame)
+        elif frame.kind is Kind.UNKNOWN:
+            self.unheard.never_came(frame.id)
+        elif frame.kind is Kind.LANE:
+            self.lanes.closed(frame.lane)
+            self._pump()
+        elif (client := self.lanes.client(frame.lane)) is not None:
+            client.said(frame)
 
     def release_to_clients(self, frame: Frame) -> None:
         """The ranks gave a client's memory back before or after the outcome."""
@@ -219,21 +239,21 @@ class LeadGang(Gang):
         return said
 
     def _reply(self, node: int, frame: Frame) -> None:
-        record = self.table.get(frame.id)
+        record = self.table.get(frame.id) or self.unheard.came(frame)
         if record is None and frame.meta.get("started") is False:
             self._links[node].send(Frame(Kind.ACK, frame.id))  # it was given back when its gang's end was told
             return
         if record is None:
-            record = self._unknown_outcome(frame)
+            record = self.unheard.outcome(frame)
         if record.step is Step.FINISHED:
             close_fds(frame.fds)
             return
-        replies = self._replies.get(frame.id)
+        replies = self.replies.get(frame.id)
         if frame.meta.get("started") is False:
             self._not_begun(node, record, replies)
             return
         if replies is None:
-            self._finish(record, frame)
+            self.finish(record, frame)
             return
         replies.add(node, frame, now_ns(), self._links[node].node_id)
         if replies.failed:
@@ -249,27 +269,18 @@ class LeadGang(Gang):
             replies.node_gone(node, None, now_ns())
             self._settle(record, replies)
 
-    def _unknown_outcome(self, frame: Frame) -> CallRecord:
-        """A short direct call that a former agent took in: its client may ask for it."""
-        record = CallRecord(id=frame.id, origin=Origin.ADOPTED, queue_key="adopted", step=Step.SENT)
-        record.arrived_ns = record.running_ns = now_ns()
-        self.table.add(record)
-        if len(self._links) > 1:
-            self._replies[record.id] = Replies(len(self._links))
-        return record
-
     def _settle(self, record: CallRecord, replies: Replies) -> None:
         if not replies.complete(now_ns()):
             return
         if replies.never_ran:
             self._never_ran(record)
             return
-        del self._replies[record.id]
-        self._finish(record, replies.combine(record.id, returns_all=self.spec.returns_all))
+        del self.replies[record.id]
+        self.finish(record, replies.combine(record.id, returns_all=self.spec.returns_all))
         if replies.uneven:
             self.stop_all("uneven collectives", self.spec.grace_ms)
 
-    def _finish(self, record: CallRecord, outcome: Frame) -> None:
+    def finish(self, record: CallRecord, outcome: Frame) -> None:
         now = now_ns()
         was_sent = record.step is Step.SENT
         if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
@@ -282,13 +293,14 @@ class LeadGang(Gang):
         outcome.flags = 0
         self.table.finish(record, outcome, now)
         self._outcomes.deliver(record, there=there)
+        self.unheard.has_come(record)
         self.touched_ns = now
         if was_sent:
             self._leave(record, outcome, now)
         self._pump()
 
     def _leave(self, record: CallRecord, outcome: Frame, now: int) -> None:
-        sent = self._sent
+        sent = self.sent
         if sent and sent[0] is record:
             sent.popleft()
             if record.running_ns and outcome.kind is Kind.RESULT:
@@ -313,31 +325,34 @@ class LeadGang(Gang):
         self.queue.draining = True
         self._drain = (reason, grace_ms)
         self._turn_all_away("the gang is draining")
+        self.lanes.close_all()
         self._pump()
 
     def on_ended(self, frame: Frame, error: ErrorInfo) -> None:
-        self._node_gone(0, error, lost=bool(frame.meta.get("lost")))
+        lost = bool(frame.meta.get("lost"))
+        self._node_gone(0, error, lost=lost)
+        self.unheard.end(error if lost else None)
         self._outcomes.flush()
 
     def _node_gone(self, node: int, reason: ErrorInfo, *, lost: bool = False) -> None:
         """A node's ranks ended. Its keeper has failed the call that ran; what it had not begun never ran."""
         error = reason if is_error(reason) else None
         self.stop_all("a rank failed" if error else "the gang ended", 0)
-        head = self._sent[0] if self._sent else None
-        for record in tuple(self._sent):
+        head = self.sent[0] if self.sent else None
+        for record in tuple(self.sent):
             may_have_run = lost and record is head
-            replies = self._replies.get(record.id)
+            replies = self.replies.get(record.id)
             if replies is not None:
                 replies.node_gone(node, error, now_ns(), may_have_run=may_have_run)
                 self._settle(record, replies)
             elif may_have_run:
-                self._finish(record, failure(record.id, Outcome.FAILED, error or infrastructure("the gang ended")))
+                self.finish(record, failure(record.id, Outcome.FAILED, error or infrastructure("the gang ended")))
             else:
                 self._never_ran(record)
 
     def _never_ran(self, record: CallRecord) -> None:
-        self._sent.remove(record)
-        self._replies.pop(record.id, None)
+        self.sent.remove(record)
+        self.replies.pop(record.id, None)
         self._give_back(record, "the gang ended before it ran")
 
     def _turn_all_away(self, reason: str) -> None:
@@ -371,11 +386,11 @@ class LeadGang(Gang):
 
     @property
     def settled(self) -> bool:
-        return not self._replies
+        return not self.replies
 
     def check(self, now: int) -> None:
         self._check_head(now)
-        for call, replies in tuple(self._replies.items()):
+        for call, replies in tuple(self.replies.items()):
             record = self.table.get(call)
             if replies.failed and record is not None:
                 self._settle(record, replies)
@@ -387,9 +402,9 @@ class LeadGang(Gang):
         super().check(now)
 
     def _check_head(self, now: int) -> None:
-        if not self._sent:
+        if not self.sent:
             return
-        head = self._sent[0]
+        head = self.sent[0]
         age_ms = (now - head.running_ns) / 1e6
         if head.began and not head.reported and age_ms >= REPORT_AFTER_MS:
             self._report(head)
@@ -401,12 +416,12 @@ class LeadGang(Gang):
             self.stop_all(f"a call did not end after it was {head.cancel_reason.replace('_', ' ')}", 0)
 
     def _head_age_ms(self, now: int) -> float:
-        return (now - self._sent[0].running_ns) / 1e6 if self._sent else 0.0
+        return (now - self.sent[0].running_ns) / 1e6 if self.sent else 0.0
 
     @property
     def at_work(self) -> bool:
         """Something here needs a look every few milliseconds."""
-        return bool(self._sent or len(self.queue) or self._replies or self._outcomes.waiting)
+        return bool(self.sent or len(self.queue) or self.replies or self._outcomes.waiting)
 
     # ---- taking over ----
 
@@ -417,36 +432,21 @@ class LeadGang(Gang):
         queued = [bytes.fromhex(str(x)) for x in meta.get("queued") or []]
         here = {bytes.fromhex(str(x)) for x in meta.get("finished") or []} | {running, *queued}
         if running:
-            self._adopt_running(running)
+            self.unheard.adopt_running(running)
         for call in queued:
-            self._adopt(call)
-        for record in tuple(self._sent):
+            self.unheard.adopt(call)
+        for record in tuple(self.sent):
             if record.id not in here:
-                self._sent.remove(record)
+                self.sent.remove(record)
                 self.table.forget(record.id)
-        for record in self._sent:
+        for record in self.sent:
             record.running_ns = record.running_ns or now_ns()
             if len(self._links) > 1:
-                self._replies[record.id] = Replies(len(self._links))
+                self.replies[record.id] = Replies(len(self._links))
+        self.lanes.keeper_answers = bool(meta.get("straight"))
         if meta.get("ending"):
             self.stopping = True
         self._become_ready(phase in ("ready", "busy"))
-
-    def _adopt_running(self, call: bytes) -> None:
-        record = self._adopt(call)
-        self._sent.remove(record)
-        self._sent.appendleft(record)
-        record.running_ns, record.began = now_ns(), True
-
-    def _adopt(self, call: bytes) -> CallRecord:
-        """Takes over a call that a former agent handed to the keeper."""
-        record = self.table.get(call)
-        if record is None:
-            record = CallRecord(id=call, origin=Origin.ADOPTED, queue_key="adopted", step=Step.SENT)
-            self.table.add(record)
-            self._sent.append(record)
-        self.keeper.note_running(call)
-        return record
 
     def on_rank(self, frame: Frame) -> None:
         if frame.meta.get("rank") == -1 and frame.meta.get("event") == "ready":
@@ -483,12 +483,12 @@ class LeadGang(Gang):
 
     def snapshot(self) -> GangSnapshot:
         now = now_ns()
-        waits = sorted(self._waits_ms)
-        idle = 0 if self._sent or len(self.queue) else (now - self.touched_ns) // 1_000_000
+        waits = sorted(self.waits_ms)
+        idle = 0 if self.sent or len(self.queue) else (now - self.touched_ns) // 1_000_000
         return GangSnapshot(
             gang_id=self.spec.gang_id,
             depth=len(self.queue),
-            in_flight=len(self._sent),
+            in_flight=len(self.sent),
             idle_ms=idle,
             p95_wait_ms=int(waits[int(len(waits) * 0.95)]) if waits else 0,
             step=self.step,

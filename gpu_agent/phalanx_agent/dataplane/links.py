@@ -108,10 +108,10 @@ class KeeperLink:
         """Sends acknowledgements that wait for company."""
         self._connection.flush_lazy()
 
-    def note_running(self, call: bytes) -> None:
-        """Counts time as busy until the call's outcome comes."""
+    def note_running(self, call: bytes, *, since_ns: int = 0) -> None:
+        """Counts time as busy until the call's outcome comes. ``since_ns``: it runs already."""
         if not self._in_flight:
-            self._busy_since_ns = now_ns()
+            self._busy_since_ns = since_ns or now_ns()
         self._in_flight.add(call)
 
     def close(self) -> None:
@@ -123,6 +123,8 @@ class KeeperLink:
     def _frame(self, _connection: Connection, frame: Frame) -> None:
         if frame.kind in (Kind.RESULT, Kind.FAILURE):
             self._note_done(frame.id)
+            if not self._in_flight and (frame.lane or "lane" in frame.meta):
+                self._busy_ns += int(frame.meta.get("busy_ms") or 0) * 1_000_000
         self._on_frame(frame)
 
     def _note_done(self, call: bytes) -> None:

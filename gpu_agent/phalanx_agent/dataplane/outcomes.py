@@ -8,7 +8,7 @@ adopted              kept for whoever asks
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from phalanx.core.frames import Frame, Kind
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CLIENT_ACK_MS = 2000
 _IDS_PER_REPORT = 1000
+_EARLY_KEPT = 1000
 
 
 class Outcomes:
@@ -37,6 +38,8 @@ class Outcomes:
         self._unacknowledged: deque[CallRecord] = deque()
         self._told: set[bytes] = set()
         self._short: dict[str, _Tally] = {}
+        self._early: OrderedDict[bytes, None] = OrderedDict()
+        """Acknowledged by a client that had them over its lane, before this agent heard of them."""
 
     @property
     def waiting(self) -> bool:
@@ -54,6 +57,9 @@ class Outcomes:
             self._unacknowledged.append(record)
         elif record.origin is Origin.DIRECT:
             self._short.setdefault(record.user, _Tally()).count(record)
+        if self._early and record.id in self._early:
+            del self._early[record.id]
+            self.acknowledged_by_client(record.id)
 
     def attach(self, record: CallRecord, client: Client) -> None:
         """A client sent or asked for an id that is here: from now on it waits for the outcome."""
@@ -67,7 +73,12 @@ class Outcomes:
     def acknowledged_by_client(self, call: bytes) -> None:
         """The client has the outcome."""
         record = self._gang.table.get(call)
-        if record is None or record.step is not Step.FINISHED or record.origin is Origin.OFFERED:
+        if record is None or record.step is not Step.FINISHED:
+            self._early[call] = None
+            if len(self._early) > _EARLY_KEPT:
+                self._early.popitem(last=False)
+            return
+        if record.origin is Origin.OFFERED:
             return
         if record.reported:
             self._tell(record, delivered=True)

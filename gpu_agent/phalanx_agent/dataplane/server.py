@@ -249,9 +249,10 @@ class DataPlane:
         if spec.gang_id in self._gangs:
             return
         make = LeadGang if spec.lead else MemberGang
-        self._gangs[spec.gang_id] = make(
-            self._loop, spec, node_id=self.node_id, epoch=self._settings.epoch, emit=self._emit
-        )
+        gang = make(self._loop, spec, node_id=self.node_id, epoch=self._settings.epoch, emit=self._emit)
+        if isinstance(gang, LeadGang):
+            gang.work_began = self._start_busy_timer
+        self._gangs[spec.gang_id] = gang
         self._start_busy_timer()
 
     def _ping_keepers(self) -> None:

@@ -59,8 +59,9 @@ class AgentLink:
         loop.watch(listener.fileno(), lambda _: self._accept())
 
     @property
-    def attached(self) -> bool:
-        return self._agent is not None
+    def keeps_up(self) -> bool:
+        """An agent is there, and reads what it is sent."""
+        return self._agent is not None and not self._agent.wants_write
 
     def send(self, frame: Frame) -> None:
         """Tells the agent, if there is one."""

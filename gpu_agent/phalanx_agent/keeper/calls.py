@@ -13,6 +13,7 @@ from phalanx.core.frames import Frame, Kind
 from phalanx_agent.keeper.lanes import Lane
 
 Body = bytes | bytearray | memoryview
+GIVEN_UP_KEPT = 1024
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class QueuedCall:
     body: Body
     fds: list[int]
     lane: Lane | None = None
+    straight: bool = False
+    """It came over the lane, and the agent has not been told of it yet."""
 
 
 @dataclass(slots=True)
@@ -56,14 +59,20 @@ class CallBook:
     started_ms: int = 0
     replies: dict[int, Reply] = field(default_factory=dict[int, Reply])
     outcomes: dict[bytes, Outcome] = field(default_factory=dict[bytes, Outcome])
+    given_up: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=GIVEN_UP_KEPT))
+    """Calls of which the agent was told that they never came: they are not taken where a client's still come."""
 
     def offer(self, call: QueuedCall) -> bool:
         """Queues a call; False when it is known already."""
-        known = self.running is not None and self.running.id == call.id
-        if known or call.id in self.outcomes or any(c.id == call.id for c in self.queue):
+        if self.knows(call.id):
             return False
         self.queue.append(call)
         return True
+
+    def knows(self, call_id: bytes) -> bool:
+        """Says whether the call is here: it waits, runs, or has ended and is not acknowledged."""
+        runs = self.running is not None and self.running.id == call_id
+        return runs or call_id in self.outcomes or any(c.id == call_id for c in self.queue)
 
     def begin(self, now_ms: int) -> QueuedCall | None:
         """Makes the next call the running one; None when one runs or none waits."""

@@ -24,13 +24,15 @@ from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_fram
 from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import ChannelClosedError
 from phalanx_agent.keeper.counters import PhaseCounters
+from phalanx_agent.keeper.deaths import Deaths
 from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
 from phalanx_agent.keeper.loop import WRITE, Loop
 from phalanx_agent.keeper.output import OutputPipe, Spool
-from phalanx_agent.keeper.ranks import RankProcess, append_durably, oom_kills, reap
-from phalanx_agent.keeper.report import Death, Evidence, Verdict, error_to_dict
+from phalanx_agent.keeper.ranks import RankProcess
+from phalanx_agent.keeper.report import Evidence, Verdict, error_to_dict
+from phalanx_agent.keeper.straight import StraightCalls
 from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
@@ -39,7 +41,8 @@ OTHERS_ANSWER_WITHIN_MS = 500
 
 @dataclass(slots=True)
 class Gang:
-    """State and rules. ``tell`` sends a frame to the agent; ``leave`` makes the keeper exit."""
+    """State and rules. ``tell`` sends a frame to the agent, ``agent_keeps_up`` says whether it reads what it is told;
+    ``leave`` makes the keeper exit."""
 
     config: GangConfig
     gang_dir: Path
@@ -49,6 +52,7 @@ class Gang:
     ranks: list[RankProcess]
     ending: Ending
     tell: Callable[[Frame], None]
+    agent_keeps_up: Callable[[], bool]
     leave: Callable[[], None]
     leftovers: Leftovers
     counters: PhaseCounters
@@ -59,10 +63,25 @@ class Gang:
     backend: str = ""
     why: Why | None = None
     ended: Frame | None = None
+    lanes: Lanes = field(init=False)
+    straight: StraightCalls = field(init=False)
     memory: bodies.Loans = field(default_factory=bodies.Loans)
-    lanes: Lanes = field(default_factory=Lanes)
     ready_ms: int = 0
-    _oom_before: int = field(default_factory=oom_kills)
+    deaths: Deaths = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lanes = Lanes(self.loop, lambda lane, frame: self.straight.came(lane, frame), self.tell)  # noqa: PLW0108
+        self.deaths = Deaths(self.ranks, self.gang_dir, self.clock, self.spool, self.evidence, self.ending, self)
+        self.straight = StraightCalls(
+            book=self.book,
+            lanes=self.lanes,
+            timeout_ms=int(self.config.function.limits.timeout_s * 1000),
+            idle=lambda: self.phase == "ready",
+            agent_keeps_up=self.agent_keeps_up,
+            hand_over=self._hand_over,
+            tell_started=self._tell_started,
+            tell=self.tell,
+        )
 
     # ---- from the agent ----
 
@@ -71,6 +90,8 @@ class Gang:
         del frame
         self.absence.over()
         self.lanes.close_all()
+        if self.book.running is not None:
+            self.book.running.straight = False  # it stands in the state
         self.tell(Frame(Kind.STATE, NO_ID, self._state()))
         for outcome in self.book.outcomes.values():
             self.tell(outcome.frame)
@@ -94,7 +115,10 @@ class Gang:
             case Kind.RELEASE:
                 self._release_results(frame.id)
             case Kind.LANE:
+                self._tell_started()  # a call that came over a lane is known before the lane's end is
                 self.lanes.change(frame)
+            case Kind.ASK:
+                self.straight.asked(frame.id)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
                 if self.why is None:
@@ -172,9 +196,12 @@ class Gang:
             self.loop.at("timeout", now + call.timeout_ms, self._timed_out)
 
     def _tell_started(self) -> None:
-        if self.book.running is not None:
+        running = self.book.running
+        if running is not None:
             elapsed = self.clock.monotonic_ms() - self.book.started_ms
-            self.tell(Frame(Kind.STARTED, self.book.running.id, {"busy_ms": elapsed}))
+            flags = running.lane.number << LANE_BITS if running.straight and running.lane is not None else 0
+            running.straight = False
+            self.tell(Frame(Kind.STARTED, running.id, {"busy_ms": elapsed}, flags=flags))
 
     def _timed_out(self) -> None:
         self._interrupt(Outcome.TIMED_OUT, int(self.config.function.limits.grace_s * 1000))
@@ -198,7 +225,7 @@ class Gang:
         if last:
             self._complete()
         elif not ok:
-            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self._judge)
+            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self.judge)
 
     def _complete(self) -> None:
         if not self.book.failures():
@@ -206,7 +233,7 @@ class Gang:
         elif self.config.world_size == 1 and not any(r.exits for r in self.ranks):
             self._fail_and_stay()
         else:
-            self._judge()
+            self.judge()
 
     def _succeed(self) -> None:
         call, replies, now = self._answered()
@@ -263,11 +290,14 @@ class Gang:
         return [slot for slot in slots if slot is not None]
 
     def _finished(self, call_id: bytes, frame: Frame) -> None:
-        self.tell(frame)
-        if self.book.running is not None and self.book.running.id == call_id:
-            self.book.finish(Finished(frame))
-        else:
+        """Tells the agent and keeps the outcome. ``outcome.flags`` 0: it has not gone over a lane."""
+        running = self.book.running
+        if running is None or running.id != call_id:
+            self.tell(frame)
             self.book.outcomes[call_id] = Finished(frame)
+            return
+        self.tell(telling.straight(frame, running) if running.straight and not frame.flags else frame)
+        self.book.finish(Finished(frame))
 
     def _failure_of(self, call_id: bytes, verdict: Verdict, now: int) -> Frame:
         error = error_to_dict(verdict.error)
@@ -291,7 +321,7 @@ class Gang:
             self.loop.unwatch(channel.fd)
             return
         for frame in frames:
-            self._from_rank(rank, frame)
+            self.from_rank(rank, frame)
 
     def pipe_ready(self, pipe: OutputPipe) -> None:
         """A rank wrote."""
@@ -300,13 +330,14 @@ class Gang:
             os.close(pipe.fd)
             pipe.fd = -1
 
-    def _from_rank(self, rank: RankProcess, frame: Frame) -> None:
+    def from_rank(self, rank: RankProcess, frame: Frame) -> None:
+        """One frame of a rank, which may be dead already."""
         match frame.kind:
             case Kind.RESULT | Kind.FAILURE if frame.id != NO_ID:
                 self._replied(rank, frame)
             case Kind.FAILURE:
                 self.evidence.add_failure(telling.failure_of_rank(frame, asked=self.ending.begun))
-                self._judge()
+                self.judge()
             case Kind.RANK:
                 self._rank_event(rank, frame)
             case Kind.RELEASE:
@@ -364,53 +395,11 @@ class Gang:
 
     def reap(self) -> None:
         """Collects the dead. The first rank that nobody asked to end takes the others with it."""
-        for pid, exit_code, number in reap():
-            rank = next((r for r in self.ranks if r.pid == pid), None)
-            if rank is not None and rank.alive:
-                self._rank_died(rank, exit_code, number)
+        self.deaths.collect()
         if self.ending.begun:
             self.ending.rank_gone()
 
-    def _rank_died(self, rank: RankProcess, exit_code: int, number: int) -> None:
-        rank.alive = False
-        expected = self.ending.begun
-        died = self._death(rank, exit_code, number)
-        if not expected:
-            append_durably(self.gang_dir / "deaths.jsonl", died.as_dict())
-            self._hear_last_words(rank)
-            died = self._death(rank, exit_code, number)
-            stack = rank.stack()
-            if stack:
-                self.evidence.stacks[rank.rank] = stack
-            self.evidence.add_death(died)
-        self.tell(telling.dead(died))
-        if not expected:
-            self._judge()
-
-    def _death(self, rank: RankProcess, exit_code: int, number: int) -> Death:
-        return Death(
-            rank=rank.rank,
-            pid=rank.host_pid,
-            exit_code=exit_code,
-            signal=number,
-            at_ms=self.clock.wall_ms(),
-            last_lines=self.spool.last_lines(rank.rank),
-            out_of_memory=number == 9 and not self.ending.begun and oom_kills() > self._oom_before,
-        )
-
-    def _hear_last_words(self, rank: RankProcess) -> None:
-        """Reads what a dead rank still wrote and sent; a last reply counts."""
-        for pipe in rank.pipes:
-            if pipe.fd >= 0:
-                pipe.drain(self.spool, reads=64)
-        try:
-            while frames := rank.channel.receive():
-                for frame in frames:
-                    self._from_rank(rank, frame)
-        except ChannelClosedError:
-            self.loop.unwatch(rank.channel.fd)
-
-    def _judge(self) -> None:
+    def judge(self) -> None:
         """Something failed: waits a little for a better explanation than a victim's, then ends the gang."""
         if self.ending.begun:
             return
@@ -447,6 +436,7 @@ class Gang:
             for name in ("startup", "started", "timeout", "others"):
                 self.loop.cancel(name)
         self.phase = "ending"
+        self.lanes.close_all()
         self.ending.begin(grace_ms)
 
     def all_gone(self, clean: bool) -> None:
@@ -480,7 +470,9 @@ class Gang:
         while self.book.queue:
             call = self.book.queue.popleft()
             close_fds(call.fds)
-            self._finished(call.id, telling.never_began(call.id, self.why, self.config))
+            never = telling.never_began(call.id, self.why, self.config)
+            self.tell(telling.straight(never, call) if call.straight else never)
+            self.book.outcomes[call.id] = Finished(never)
 
     def _state(self) -> dict[str, Any]:
         phase = self.phase if self.phase != "ending" else "busy" if self.book.running else "ready"
@@ -491,6 +483,7 @@ class Gang:
             "phase": phase,
             "ending": self.ending.begun,
             "backend": self.backend,
+            "straight": True,
             "counters": self.counters.snapshot(self.clock.monotonic_ms(), ended=self.ended is not None),
             **telling.known_calls(self.book),
         }

@@ -1,20 +1,26 @@
-"""Straight ways from a keeper to clients of its own machine, for the outcomes of their direct calls.
+"""Straight ways between a keeper and clients of its own machine, for their direct calls.
 
-A client makes a pair of sockets and sends one end along with its HELLO; the agent passes it on. What fits one write
-goes there, whole or not at all, and past the agent, which is told all the same: it remains the one that answers for
-the call, keeps its outcome until it is acknowledged, and sends what did not fit.
+A client makes a pair of sockets and sends one end along with its HELLO; the agent passes it on. What comes in is a call
+that the keeper may take at once, or is passed on to the agent. What fits one write goes out, whole or not at all. The
+agent is told all the same: it remains the one that answers for the call, keeps its outcome until it is acknowledged,
+and sends what did not fit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from phalanx.core.frames import Frame, encode_head
+from phalanx.core.frames import LANE_BITS, Assembler, Frame, FrameError, Kind, encode_head
 from phalanx.core.sockets import close_fds
+from phalanx_agent.keeper.loop import Loop
 
 LANE_BYTES = 32 * 1024
 """What the kernel takes whole or refuses."""
+_READ_BYTES = 64 * 1024
+_MAX_BODY_BYTES = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +29,7 @@ class Lane:
 
     number: int
     sock: socket.socket | None
+    assembler: Assembler = field(default_factory=lambda: Assembler(max_body_bytes=_MAX_BODY_BYTES))
 
     def deliver(self, outcome: Frame) -> bool:
         """Sends the outcome. False where it has not gone, because it does not fit or nobody reads."""
@@ -31,36 +38,47 @@ class Lane:
         data = encode_head(outcome) + outcome.body
         try:
             sent = self.sock.send(data)
-        except BlockingIOError:
-            return False
         except OSError:
-            sent = 0
+            return False
         if sent < len(data):
-            self.close()  # what has gone of it is no frame
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_WR)  # what has gone of it is no frame
             return False
         return True
 
-    def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
+    def receive(self) -> list[Frame] | None:
+        """Returns what came; None at the end, or after bytes that are no frames."""
+        if self.sock is None:
+            return None
+        try:
+            data = self.sock.recv(_READ_BYTES)
+            return self.assembler.feed(data) if data else None
+        except BlockingIOError:
+            return []
+        except (OSError, FrameError):
+            return None
 
 
 class Lanes:
-    """The lanes that the present agent has opened."""
+    """The lanes that the present agent has opened. ``on_frame`` gets what clients send, ``tell`` reaches the agent."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: Loop, on_frame: Callable[[Lane, Frame], None], tell: Callable[[Frame], None]) -> None:
+        self._loop = loop
+        self._on_frame = on_frame
+        self._tell = tell
         self._open: dict[int, Lane] = {}
 
     def get(self, number: int) -> Lane | None:
         return self._open.get(number) if number else None
 
     def change(self, frame: Frame) -> None:
-        """Closes the lane that a LANE frame names, and opens it anew where a socket came along."""
-        former = self._open.pop(frame.lane, None)
-        if former is not None:
-            former.close()
+        """Opens the lane that a LANE frame names, with the socket that came along; without one, closes it.
+
+        The agent hears of the end when nothing more can come from there: only then it gives the number away again.
+        """
         if not frame.fds:
+            self._close(self._open.pop(frame.lane, None))
+            self._tell(Frame(Kind.LANE, flags=frame.flags))
             return
         try:
             sock = socket.socket(fileno=frame.fds[0])
@@ -69,10 +87,36 @@ class Lanes:
             return
         close_fds(frame.fds[1:])
         sock.setblocking(False)
-        self._open[frame.lane] = Lane(frame.lane, sock)
+        lane = self._open[frame.lane] = Lane(frame.lane, sock)
+        self._loop.watch(sock.fileno(), lambda _: self._ready(lane))
 
     def close_all(self) -> None:
-        """Another agent: its clients bring lanes of their own."""
+        """Nobody's calls come this way any more; what clients have sent already is passed on."""
         for lane in self._open.values():
-            lane.close()
+            self._close(lane)
         self._open.clear()
+
+    def pass_on(self, lane: Lane, frame: Frame) -> None:
+        """Gives the agent what a client sent here, as if it had come over the client's own connection."""
+        frame.flags = lane.number << LANE_BITS
+        self._tell(frame)
+
+    def _ready(self, lane: Lane) -> None:
+        frames = lane.receive()
+        for frame in frames or ():
+            self._on_frame(lane, frame)
+        if frames is None:
+            self._close(lane)
+
+    def _close(self, lane: Lane | None) -> None:
+        """First nothing can be sent here any more, then what was sent is read: no call is lost in between."""
+        if lane is None or lane.sock is None:
+            return
+        with contextlib.suppress(OSError):
+            lane.sock.shutdown(socket.SHUT_RD)
+        while frames := lane.receive():
+            for frame in frames:
+                self.pass_on(lane, frame)
+        self._loop.unwatch(lane.sock.fileno())
+        lane.sock.close()
+        lane.sock = None

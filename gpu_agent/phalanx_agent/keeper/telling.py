@@ -13,7 +13,7 @@ from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause, Outcome
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper.calls import CallBook, Reply, failure_frame
+from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame
 from phalanx_agent.keeper.report import Death, Failure, error_from_dict, error_to_dict
 
 
@@ -109,6 +109,12 @@ def never_began(call_id: bytes, why: Why | None, config: GangConfig) -> Frame:
     frame = failure_frame(call_id, outcome=Outcome.FAILED, error=error_to_dict(error), busy_ms=0)
     frame.meta["started"] = False
     return frame
+
+
+def straight(outcome: Frame, call: QueuedCall) -> Frame:
+    """Returns the outcome of a call that the agent has not heard of, and that has not gone where it came from."""
+    number = call.lane.number if call.lane is not None else 0
+    return Frame(outcome.kind, outcome.id, {**outcome.meta, "lane": number}, outcome.body, fds=outcome.fds)
 
 
 def known_calls(book: CallBook) -> dict[str, Any]:

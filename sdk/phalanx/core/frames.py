@@ -10,21 +10,25 @@ sealed-size memory instead: ``fd_count`` descriptors ride on the header's first 
 ``{"size": bytes, "slot": id}`` for each. Bodies longer than CHUNK_BYTES are split into several frames of the same id
 and kind, all but the last with MORE set, so that nobody waits behind a large one. A meta key that is left out means
 0, "", false or none; ``attempt`` left out means 1: short calls travel without any meta. The flags above MORE are the
-number of a lane between agent and keeper: on CALL, where the outcome may go; on RESULT, where it has gone.
+number of a lane between agent and keeper: on CALL to the keeper, where the outcome may go; on RESULT, where it has
+gone; on STARTED, and in the meta of an outcome that has not gone there, where a call came from that the agent has not
+seen; on other frames to the agent, whose they are: a client's, as if they had come over its connection.
 
     kind      from → to               meta
     HELLO     client → agent          ticket, client          also lead → peer agent: ticket of kind "peer";
                                                               a client's descriptor is the other end of its lane
     LANE      agent → keeper          a client's lane opens, or closes where no descriptor comes along
-    WELCOME   agent → client          gang, window, node
+              keeper → agent          it is closed, and nothing more comes from there
+    WELCOME   agent → client          gang, window, node, straight: the keeper takes calls over the lane
     REFUSED   agent → client          error
     CALL      client → agent → keeper → rank   function, timeout_ms, attempt, fds, client
     RESULT    rank → keeper → agent → client   rank, busy_ms, released, world_seq      body = envelope
     FAILURE   same                    rank, error                                      body = pickled exception
     BUSY      agent → client          depth, retry_ms         the client goes durable
-    STARTED   keeper → agent          ranks began to run id
+    STARTED   keeper → agent          busy_ms                 ranks began to run id
     CANCEL    client → agent → keeper → rank   reason, grace_ms
     ASK       client → agent          what became of id: RESULT, FAILURE, STARTED, UNKNOWN, or BUSY: ask again
+              agent → keeper          the same; after UNKNOWN the keeper takes id over no lane
     UNKNOWN   agent → client          never_ran               the gang never had the call: it may be sent again
     ACK       client → agent → keeper the outcome of id may be forgotten
     RELEASE   rank → … → client       slots                   memory that may be written again

@@ -1,0 +1,88 @@
+"""Deaths of ranks: collected, written down at once, and each with the last that the rank wrote and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from phalanx.core.clock import Clock
+from phalanx.core.frames import Frame
+from phalanx_agent.keeper import telling
+from phalanx_agent.keeper.channel import ChannelClosedError
+from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.output import Spool
+from phalanx_agent.keeper.ranks import RankProcess, append_durably, oom_kills, reap
+from phalanx_agent.keeper.report import Death, Evidence
+
+
+class Hears(Protocol):
+    """The gang: it takes what a dead rank had still sent, tells the agent, and judges."""
+
+    def from_rank(self, rank: RankProcess, frame: Frame) -> None: ...
+
+    @property
+    def tell(self) -> Callable[[Frame], None]: ...
+
+    def judge(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Deaths:
+    """Those that the keeper caused itself are no evidence."""
+
+    ranks: list[RankProcess]
+    gang_dir: Path
+    clock: Clock
+    spool: Spool
+    evidence: Evidence
+    ending: Ending
+    gang: Hears
+    _oom_before: int = field(default_factory=oom_kills)
+
+    def collect(self) -> None:
+        """Buries who died. The first that nobody asked to end has the gang judged."""
+        for pid, exit_code, number in reap():
+            rank = next((r for r in self.ranks if r.pid == pid), None)
+            if rank is not None and rank.alive:
+                self._died(rank, exit_code, number)
+
+    def _died(self, rank: RankProcess, exit_code: int, number: int) -> None:
+        rank.alive = False
+        expected = self.ending.begun
+        died = self._death(rank, exit_code, number)
+        if not expected:
+            append_durably(self.gang_dir / "deaths.jsonl", died.as_dict())
+            self._hear_last_words(rank)
+            died = self._death(rank, exit_code, number)
+            stack = rank.stack()
+            if stack:
+                self.evidence.stacks[rank.rank] = stack
+            self.evidence.add_death(died)
+        self.gang.tell(telling.dead(died))
+        if not expected:
+            self.gang.judge()
+
+    def _death(self, rank: RankProcess, exit_code: int, number: int) -> Death:
+        return Death(
+            rank=rank.rank,
+            pid=rank.host_pid,
+            exit_code=exit_code,
+            signal=number,
+            at_ms=self.clock.wall_ms(),
+            last_lines=self.spool.last_lines(rank.rank),
+            out_of_memory=number == 9 and not self.ending.begun and oom_kills() > self._oom_before,
+        )
+
+    def _hear_last_words(self, rank: RankProcess) -> None:
+        """Reads what a dead rank still wrote and sent; a last reply counts."""
+        for pipe in rank.pipes:
+            if pipe.fd >= 0:
+                pipe.drain(self.spool, reads=64)
+        try:
+            while frames := rank.channel.receive():
+                for frame in frames:
+                    self.gang.from_rank(rank, frame)
+        except ChannelClosedError:
+            self.ending.loop.unwatch(rank.channel.fd)

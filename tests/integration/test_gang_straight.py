@@ -1,0 +1,259 @@
+"""Calls that come over a lane, at a real keeper with real ranks: taken when nothing else is here, else passed on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.core.frames import LANE_BITS, Assembler, Frame, Kind, encode_head
+from phalanx.core.ids import new_raw_id
+from phalanx.core.serialization import pack, unpack
+from phalanx.core.spec import Limits
+from tests.support.gang_driver import Gangs, Keeper, process_exists
+from tests.support.wait import wait_until
+
+LANE = 3
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def wait_for(path: str) -> str:
+    import pathlib
+    import threading
+
+    pathlib.Path(path + ".here").touch()
+    while not pathlib.Path(path).exists():
+        threading.Event().wait(0.01)
+    return path
+
+
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@dataclass(slots=True)
+class Client:
+    """The other end of one lane."""
+
+    sock: socket.socket
+    assembler: Assembler = field(default_factory=Assembler)
+
+    def call(self, *args: Any, call_id: bytes = b"") -> bytes:
+        call_id = call_id or new_raw_id()
+        body = pack((args, {})).tobytes()
+        self.sock.sendall(encode_head(Frame(Kind.CALL, call_id, body=body)) + body)
+        return call_id
+
+    def answer(self) -> Frame:
+        while True:
+            data = self.sock.recv(1 << 16)
+            assert data, "the lane is closed"
+            frames = self.assembler.feed(data)
+            if frames:
+                return frames[0]
+
+    def is_closed(self) -> bool:
+        return self.sock.recv(1) == b""
+
+
+@pytest.fixture
+def clients() -> Iterator[list[Client]]:
+    opened: list[Client] = []
+    yield opened
+    for client in opened:
+        client.sock.close()
+
+
+def lane_of(keeper: Keeper, clients: list[Client], number: int = LANE) -> Client:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    keeper.ready()
+    keeper.send(Frame(Kind.LANE, flags=number << LANE_BITS, fds=[theirs.fileno()]))
+    theirs.close()
+    clients.append(Client(ours))
+    return clients[-1]
+
+
+def of(keeper: Keeper, kind: Kind, call: bytes) -> Frame:
+    return keeper.wait_for(lambda f: f.kind is kind and f.id == call, f"{kind.name} of the call")
+
+
+def test_a_call_goes_to_the_ranks_and_back_past_the_agent_which_hears_of_its_end(
+    gangs: Gangs, clients: list[Client]
+) -> None:
+    keeper = gangs.one(echo, gpus=0)
+    client = lane_of(keeper, clients)
+    for value in range(3):
+        call = client.call(value)
+        answer = client.answer()
+        assert (answer.kind, answer.id, unpack(answer.body)) == (Kind.RESULT, call, value)
+        assert of(keeper, Kind.RESULT, call).lane == LANE
+    assert not [f for f in keeper.seen if f.kind in (Kind.STARTED, Kind.CALL)]
+
+
+def test_every_rank_of_a_gang_runs_it(gangs: Gangs, clients: list[Client]) -> None:
+    keeper = gangs.one(echo, ranks=2, returns="all")
+    client = lane_of(keeper, clients)
+    call = client.call("both")
+    assert of(keeper, Kind.RESULT, call).meta["parts"]
+    assert client.answer().id == call
+
+
+def test_while_another_call_runs_it_is_the_agents_to_decide(
+    gangs: Gangs, clients: list[Client], tmp_path: Path
+) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    running = keeper.call(str(tmp_path / "go"))
+    wait_until((tmp_path / "go.here").exists, "the first call runs")
+    second = client.call(str(tmp_path / "second"))
+    passed_on = of(keeper, Kind.CALL, second)
+    assert passed_on.lane == LANE
+    assert unpack(passed_on.body) == ((str(tmp_path / "second"),), {})
+    (tmp_path / "go").touch()
+    assert keeper.result(running) == str(tmp_path / "go")
+    assert not (tmp_path / "second.here").exists()
+
+
+def test_the_agent_hears_of_a_call_that_runs_for_a_while(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    call = client.call(str(tmp_path / "go"))
+    started = of(keeper, Kind.STARTED, call)
+    assert started.lane == LANE
+    assert started.meta["busy_ms"] >= 100
+    (tmp_path / "go").touch()
+    assert client.answer().id == call
+
+
+def test_a_failure_goes_through_the_agent_with_the_lane_that_it_belongs_to(gangs: Gangs, clients: list[Client]) -> None:
+    keeper = gangs.one(fail, gpus=0)
+    client = lane_of(keeper, clients)
+    call = client.call("mine")
+    told = of(keeper, Kind.FAILURE, call)
+    assert (told.lane, told.meta["lane"], told.meta["error"]["message"]) == (0, LANE, "mine")
+
+
+def test_the_functions_time_limit_holds(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0, limits=Limits(timeout_s=0.3, grace_s=0.2))
+    client = lane_of(keeper, clients)
+    call = client.call(str(tmp_path / "never"))
+    told = of(keeper, Kind.FAILURE, call)
+    assert told.meta["outcome"] == "timed_out"
+
+
+def test_a_cancel_comes_to_the_agent_behind_its_call(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    call = client.call(str(tmp_path / "never"))
+    client.sock.sendall(encode_head(Frame(Kind.CANCEL, call, {"reason": "cancelled"})))
+    assert of(keeper, Kind.CANCEL, call).lane == LANE
+    about_it = [f.kind for f in keeper.seen if f.id == call]
+    assert about_it == [Kind.STARTED, Kind.CANCEL]
+    keeper.send(Frame(Kind.CANCEL, call, {"reason": "cancelled", "grace_ms": 200}))
+    assert of(keeper, Kind.FAILURE, call).meta["outcome"] == "cancelled"
+
+
+def test_a_call_that_runs_is_told_before_its_lanes_end(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    call = client.call(str(tmp_path / "go"))
+    wait_until((tmp_path / "go.here").exists, "it runs")
+    keeper.send(Frame(Kind.LANE, flags=LANE << LANE_BITS))
+    keeper.wait_for(lambda f: f.kind is Kind.LANE, "the lane's end")
+    assert [f.kind for f in keeper.seen if f.id == call or f.kind is Kind.LANE] == [Kind.STARTED, Kind.LANE]
+    assert client.is_closed()
+    (tmp_path / "go").touch()
+    assert of(keeper, Kind.RESULT, call).lane == 0
+
+
+def test_a_call_that_was_asked_for_in_vain_is_not_taken_when_it_comes(gangs: Gangs, clients: list[Client]) -> None:
+    keeper = gangs.one(echo, gpus=0)
+    client = lane_of(keeper, clients)
+    late = new_raw_id()
+    keeper.send(Frame(Kind.ASK, late))
+    of(keeper, Kind.UNKNOWN, late)
+    client.call("late", call_id=late)
+    of(keeper, Kind.CALL, late)
+    assert client.call("next") == client.answer().id
+    assert not [f for f in keeper.seen if f.id == late and f.kind is Kind.RESULT]
+
+
+def test_whoever_asks_hears_of_a_call_that_runs_and_of_one_that_has_ended(
+    gangs: Gangs, clients: list[Client], tmp_path: Path
+) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    call = client.call(str(tmp_path / "go"))
+    wait_until((tmp_path / "go.here").exists, "it runs")
+    keeper.send(Frame(Kind.ASK, call))
+    of(keeper, Kind.STARTED, call)
+    (tmp_path / "go").touch()
+    client.answer()
+    of(keeper, Kind.RESULT, call)
+    keeper.send(Frame(Kind.ASK, call))
+    wait_until(lambda: _results(keeper, call) == 2, "the outcome is told again")
+
+
+def _results(keeper: Keeper, call: bytes) -> int:
+    keeper.send(Frame(Kind.PING))
+    count = sum(f.kind is Kind.PONG for f in keeper.seen)
+    keeper.wait_for(lambda f: f.kind is Kind.PONG and sum(s.kind is Kind.PONG for s in keeper.seen) > count, "PONG")
+    return sum(f.kind is Kind.RESULT and f.id == call for f in keeper.seen)
+
+
+def test_an_ending_gang_begins_nothing_and_loses_nothing(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    running = client.call(str(tmp_path / "never"))
+    wait_until((tmp_path / "never.here").exists, "it runs")
+    second = client.call(str(tmp_path / "second"))
+    keeper.stop(grace_ms=200)
+    assert of(keeper, Kind.FAILURE, running).meta["error"]["cause"] == "infrastructure"
+    of(keeper, Kind.CALL, second)
+    with pytest.raises(BrokenPipeError):
+        client.call("too late")
+
+
+def test_without_an_agent_no_call_begins(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    (tmp_path / "go").touch()
+    assert client.call(str(tmp_path / "go")) == client.answer().id
+    keeper.detach()
+    # the keeper must have seen the end before the call comes: nothing tells, so it is sent until one is not begun
+    wait_until(lambda: not _begins(client, tmp_path), "calls are not begun any more")
+    again = Keeper(keeper.pid, keeper.gang_dir).attach()
+    state = again.wait_for(lambda f: f.kind is Kind.STATE, "STATE")
+    assert state.meta["running"] == ""
+    assert client.is_closed()
+    assert process_exists(keeper.pid)
+
+
+def _begins(client: Client, tmp_path: Path) -> bool:
+    client.call(str(tmp_path / "go"))
+    client.sock.settimeout(1)
+    try:
+        client.answer()
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_the_next_agent_finds_a_call_of_a_former_ones_lane(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(wait_for, gpus=0)
+    client = lane_of(keeper, clients)
+    call = client.call(str(tmp_path / "go"))
+    wait_until((tmp_path / "go.here").exists, "it runs")
+    again = Keeper(keeper.pid, keeper.gang_dir).attach()
+    assert again.wait_for(lambda f: f.kind is Kind.STATE, "STATE").meta["running"] == call.hex()
+    (tmp_path / "go").touch()
+    told = again.outcome(call)
+    assert (told.lane, "lane" in told.meta) == (0, False), "its lane numbers are its own"

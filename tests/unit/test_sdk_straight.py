@@ -1,0 +1,120 @@
+"""Calls that leave over the lane: one at a time, never lost with it, and cancelled behind themselves."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.ids import new_raw_id
+from phalanx.core.serialization import pack_arguments
+from phalanx.dataplane import STRAIGHT_BYTES, GangConnection, Pending
+from phalanx.memfds import MemfdPool
+from phalanx.outcomes import value_of_frame
+from tests.support.fake_gang import Answer, FakeGang, echo
+from tests.support.wait import wait_until
+
+Make = Callable[[Answer], tuple[FakeGang, GangConnection]]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    opened: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="px") as folder:
+
+        def gang(answer: Answer) -> tuple[FakeGang, GangConnection]:
+            fake = FakeGang(Path(folder), answer, straight=True)
+            opened.extend((GangConnection(fake.address, client="test", pool=MemfdPool()), fake))
+            return fake, opened[-2]
+
+        yield gang
+        for each in opened:
+            each.close()
+
+
+def silent(_gang: FakeGang, _frame: Frame) -> list[Frame]:
+    return []
+
+
+def call(connection: GangConnection, value: object, **options: Any) -> Pending:
+    return connection.call(new_raw_id(), pack_arguments((value,), {}), **options)
+
+
+def result(connection: GangConnection, pending: Pending) -> Any:
+    assert connection.wait(pending, until_ms=None)
+    assert pending.frame is not None
+    return value_of_frame(pending.frame, "rank0")
+
+
+def ids(frames: list[Frame], kind: Kind) -> list[bytes]:
+    return [f.id for f in frames if f.kind is kind]
+
+
+def test_calls_one_after_the_other_leave_over_the_lane(make: Make) -> None:
+    gang, connection = make(echo)
+    assert [result(connection, call(connection, i)) for i in range(3)] == [0, 1, 2]
+    assert len(ids(gang.seen_straight, Kind.CALL)) == 3
+    assert not ids(gang.seen, Kind.CALL)
+
+
+def test_further_calls_at_the_same_time_go_to_the_agent(make: Make) -> None:
+    gang, connection = make(silent)
+    first, second = call(connection, 1), call(connection, 2)
+    wait_until(lambda: ids(gang.seen, Kind.CALL), "the second comes")
+    assert ids(gang.seen, Kind.CALL) == [second.id]
+    wait_until(lambda: ids(gang.seen_straight, Kind.CALL), "the first comes")
+    assert ids(gang.seen_straight, Kind.CALL) == [first.id]
+
+
+@pytest.mark.parametrize("large", [STRAIGHT_BYTES + 1, 4 << 20])
+def test_what_a_lane_might_not_take_whole_goes_to_the_agent(make: Make, large: int) -> None:
+    gang, connection = make(echo)
+    assert len(result(connection, call(connection, bytes(large)))) == large
+    assert not gang.seen_straight
+
+
+def test_calls_that_are_sent_together_go_to_the_agent(make: Make) -> None:
+    gang, connection = make(echo)
+    pending = call(connection, 1, flush=False)
+    assert result(connection, pending) == 1
+    assert not gang.seen_straight
+
+
+def test_a_cancel_follows_its_call(make: Make) -> None:
+    gang, connection = make(silent)
+    first, second = call(connection, 1), call(connection, 2)
+    connection.cancel(first.id)
+    connection.cancel(second.id)
+    wait_until(lambda: ids(gang.seen, Kind.CANCEL) and ids(gang.seen_straight, Kind.CANCEL), "both come")
+    assert [f.kind for f in gang.seen_straight] == [Kind.CALL, Kind.CANCEL]
+    assert ids(gang.seen, Kind.CANCEL) == [second.id]
+
+
+def test_when_the_lane_ends_the_agent_is_asked_for_what_went_over_it(make: Make) -> None:
+    gang, connection = make(silent)
+    straight, other = call(connection, 1), call(connection, 2)
+    gang.asked[straight.id] = echo(gang, Frame(Kind.CALL, straight.id, body=pack_arguments((1,), {}).tobytes()))[0]
+    gang.end_lane()
+    assert result(connection, straight) == 1
+    assert ids(gang.seen, Kind.ASK) == [straight.id]
+    assert not other.done
+    assert connection.open
+
+
+def test_without_the_lane_calls_go_to_the_agent(make: Make) -> None:
+    gang, connection = make(echo)
+    assert result(connection, call(connection, 1)) == 1
+    gang.end_lane()
+    assert [result(connection, call(connection, i)) for i in range(3)] == [0, 1, 2]
+    assert len(ids(gang.seen_straight, Kind.CALL)) == 1
+
+
+def test_thanks_are_sent_now_and_then(make: Make) -> None:
+    gang, connection = make(echo)
+    for i in range(300):
+        result(connection, call(connection, i))
+    wait_until(lambda: len(ids(gang.seen, Kind.ACK)) > 100, "most are acknowledged")
