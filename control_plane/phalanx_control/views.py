@@ -47,6 +47,7 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         error=call.error or ErrorInfo(),
         ranks=tuple(_ranks(state, gang)) if gang is not None else (),
         cost=cost_of_call(state, call, book) if book is not None else CostView(),
+        parent=call.parent,
     )
 
 

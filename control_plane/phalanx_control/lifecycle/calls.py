@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.errors import CallCancelledError, InvalidSpecError, NotFoundError
 from phalanx.core.ids import id_raw
 from phalanx.core.messages import CallFinished, CallRefused, CallStarted, DirectCalls, DirectReport, ErrorInfo
 from phalanx.core.states import CallState, Cause, Outcome
@@ -25,6 +25,7 @@ from phalanx_control.state.commands import AgentSaid, Cancel, Submit
 from phalanx_control.state.model import BodyRef, Call, Gang, Node, Owner
 
 REFUSED_WAIT_MS = 250
+_CANCELLED = frozenset({CallState.CANCELLING, CallState.CANCELLED})
 _WITH_GANG = frozenset({CallState.ASSIGNED, CallState.RUNNING, CallState.CANCELLING})
 
 
@@ -32,7 +33,7 @@ def submit(draft: Draft, command: Submit) -> None:
     """Accepts a call. The same id again is the same call.
 
     Raises InvalidSpecError for an id that is another call's, NotFoundError for an unknown function, UnschedulableError
-    for one that no set of nodes could ever run.
+    for one that no set of nodes could ever run, CallCancelledError where the call that makes it is being cancelled.
     """
     known = draft.state.calls.get(command.call_id)
     if known is not None:
@@ -44,6 +45,7 @@ def submit(draft: Draft, command: Submit) -> None:
             f"no function {command.function_id} in workspace {command.owner.workspace}: register it, then submit again"
         )
     _check_id(command.call_id)
+    _check_parent(draft, command)
     ensure_possible(draft.state, function.spec)
     draft.add(
         events.CallAccepted(
@@ -56,9 +58,21 @@ def submit(draft: Draft, command: Submit) -> None:
                 reason="waits its turn" if draft.state.nodes else "waits for a first node to join",
                 submitted_ms=draft.now.log_ms,
                 submitted_wall_ms=draft.now.wall_ms,
+                parent=command.parent if draft.now.schema >= events.PARENT_SCHEMA else "",
             )
         )
     )
+
+
+def _check_parent(draft: Draft, command: Submit) -> None:
+    """A call that ends must not go on making new ones. One that is not known here may be a young direct call."""
+    if command.parent:
+        _check_id(command.parent)
+    parent = draft.state.calls.get(command.parent)
+    if parent is not None and parent.owner.workspace == command.owner.workspace and parent.state in _CANCELLED:
+        raise CallCancelledError(
+            f"call {parent.id}, from inside which it was made, is cancelled", call_id=command.call_id
+        )
 
 
 def _ensure_same(known: Call, command: Submit) -> None:
@@ -77,16 +91,23 @@ def _check_id(call_id: str) -> None:
 
 
 def cancel(draft: Draft, command: Cancel) -> None:
-    """Cancels at once what has not begun, and otherwise asks the agent to. Idempotent in every state.
+    """Cancels at once what has not begun, asks the agent to otherwise, and so for every call made from inside it.
 
-    Raises NotFoundError for a call that does not exist in the caller's workspace.
+    Idempotent in every state. Raises NotFoundError for a call that does not exist in the caller's workspace.
     """
     call = draft.state.calls.get(command.call_id)
     if call is None or call.owner.workspace != command.owner.workspace:
         raise NotFoundError(f"no call {command.call_id} in workspace {command.owner.workspace}")
     if call.state.terminal or call.state is CallState.CANCELLING:
         return
-    draft.add(events.CallCancelling(call_id=call.id, by=command.owner.user))
+    for each in queries.with_descendants(draft.state, call):
+        _cancel_one(draft, each, command.owner.user)
+
+
+def _cancel_one(draft: Draft, call: Call, by: str) -> None:
+    if call.state.terminal or call.state is CallState.CANCELLING:
+        return
+    draft.add(events.CallCancelling(call_id=call.id, by=by))
     if call.state is CallState.QUEUED:
         draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
         _return_unneeded_gang(draft, call)

@@ -88,6 +88,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
             owner=caller().owner,
             args=args,
             timeout_ms=request.timeout_ms,
+            parent=request.parent,
         )
         await self._controller.execute(command, bodies)
         found = await self._queries.find(request.call_id)
@@ -98,9 +99,16 @@ class SdkApi(control_pb2_grpc.ControlServicer):
 
     async def ListCalls(self, request: control_pb2.ListCallsRequest, context: Any) -> control_pb2.CallList:
         calls = await self._queries.calls(
-            state=request.state, function=request.function, limit=request.limit, ended_too=request.all
+            state=request.state,
+            function=request.function,
+            limit=request.limit,
+            ended_too=request.all,
+            parent=request.parent,
         )
         return control_pb2.CallList(calls=[wire.to_proto(view) for view in calls])
+
+    async def GetCallStates(self, request: control_pb2.CallIds, context: Any) -> control_pb2.CallStates:
+        return control_pb2.CallStates(states=await self._queries.states(tuple(request.call_ids)))
 
     async def WatchCall(self, request: control_pb2.CallId, context: Any) -> AsyncIterator[control_pb2.CallView]:
         async for view in self._follower.follow(request.call_id):

@@ -13,7 +13,7 @@ from phalanx_control.state.model import Call, FunctionStats, State
 
 
 def _call_accepted(state: State, event: events.CallAccepted, _: int) -> State:
-    return _enqueue(_count_logged(state, event.call), event.call)
+    return _enqueue(_enter_child(_count_logged(state, event.call), event.call), event.call)
 
 
 def _call_waits(state: State, event: events.CallWaits, _: int) -> State:
@@ -45,7 +45,7 @@ def _call_ran(state: State, event: events.CallRan, log_ms: int) -> State:
     call = event.call or known
     assert call is not None
     if known is None:
-        state = _count_logged(state, call)
+        state = _enter_child(_count_logged(state, call), call)
     elif known.state is CallState.QUEUED:
         state = _dequeue(state, known)
     state = _join_gang(state, call.gang_id, call.id, log_ms)
@@ -109,6 +109,7 @@ def _call_cancelled(state: State, event: events.CallCancelled, log_ms: int) -> S
 def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
     calls, ended, line = state.calls, state.ended, state.ended_line
     for call_id in event.call_ids:
+        state = _leave_parent(state, calls[call_id])
         line = ordered.remove(line, (ended[call_id], call_id))
         calls = calls.delete(call_id)
         ended = ended.delete(call_id)
@@ -116,6 +117,21 @@ def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
 
 
 # ---- the indexes ----
+
+
+def _enter_child(state: State, call: Call) -> State:
+    if not call.parent:
+        return state
+    line = ordered.insert(state.children.get(call.parent), (call.submitted_ms, call.id))
+    return replace(state, children=state.children.set(call.parent, line))
+
+
+def _leave_parent(state: State, call: Call) -> State:
+    if not call.parent:
+        return state
+    line = ordered.remove(state.children[call.parent], (call.submitted_ms, call.id))
+    left = state.children.delete(call.parent) if line is None else state.children.set(call.parent, line)
+    return replace(state, children=left)
 
 
 def _put(state: State, call: Call) -> State:

@@ -83,6 +83,7 @@ class Submit:
     owner: Owner
     args: BodyRef
     timeout_ms: int = 0
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -360,12 +360,16 @@ SINCE: dict[type, int] = {
 """The schema version that brought a kind; 1 for all others."""
 NAMED_NODE_SCHEMA = 4
 """Since when a function may name its node."""
+PARENT_SCHEMA = 5
+"""Since when a call knows from inside which one it was made."""
 
 
 def since(event: AnyEvent) -> int:
     """Returns the schema version that a reader of this event must know."""
     if isinstance(event, FunctionRegistered) and event.function.spec.resources.node:
         return NAMED_NODE_SCHEMA
+    if isinstance(event, CallAccepted | CallRan) and event.call is not None and event.call.parent:
+        return PARENT_SCHEMA
     return SINCE.get(type(event), 1)
 
 

@@ -16,7 +16,7 @@ from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state.ordered import Tree, build
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """What this program reads. `events.SINCE` says which kinds came with which version."""
 
 
@@ -103,6 +103,8 @@ class Call(Record, frozen=True):
     placement: str = ""
     made_gangs: tuple[str, ...] = ()
     """Gangs that were started for it."""
+    parent: str = ""
+    """The call from inside which it was made, as its caller said."""
 
 
 class MemberState(Record, frozen=True):
@@ -262,6 +264,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Derived from ``queue``: function id → its QUEUED calls in order. Not in snapshots: made again from the calls."""
     lease_nodes: Map[str, tuple[str, ...]] = Map()
     """Derived from ``ledger``: gang id → nodes that it has lines of, sorted."""
+    children: Map[str, Tree] = Map()
+    """Derived from ``calls``: parent → the calls that were made from inside it, in order of their submission."""
     ended_line: Tree | None = None
     """Derived from ``ended``: terminal calls, the one that ended first leading."""
 
@@ -280,7 +284,7 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
-_DERIVED = frozenset({"lines", "lease_nodes", "ended_line"})
+_DERIVED = frozenset({"lines", "lease_nodes", "children", "ended_line"})
 _LATER = frozenset({"fabric"})
 """Left out while empty: readers of the schema versions before do not know them."""
 _MAPS: dict[str, type] = {
@@ -306,6 +310,7 @@ def from_jsonable(data: dict[str, Any]) -> State:
         values[name] = Map(msgspec.convert(values.get(name, {}), dict[str, kind]))
     values["lines"] = _lines(values["calls"], values["queue"])
     values["lease_nodes"] = _lease_nodes(values["ledger"])
+    values["children"] = _children(values["calls"])
     values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
 
@@ -316,6 +321,15 @@ def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Tree]:
         keys.setdefault(calls[call_id].function_id, []).append((submitted_ms, call_id))
     trees = {function_id: build(found) for function_id, found in keys.items()}
     return Map({function_id: tree for function_id, tree in trees.items() if tree is not None})
+
+
+def _children(calls: Map[str, Call]) -> Map[str, Tree]:
+    keys: dict[str, list[tuple[int, str]]] = {}
+    for call in calls.values():
+        if call.parent:
+            keys.setdefault(call.parent, []).append((call.submitted_ms, call.id))
+    trees = {parent: build(found) for parent, found in keys.items()}
+    return Map({parent: tree for parent, tree in trees.items() if tree is not None})
 
 
 def _lease_nodes(ledger: Map[str, LedgerLine]) -> Map[str, tuple[str, ...]]:

@@ -115,6 +115,22 @@ def member_on(gang: Gang, node_id: str) -> MemberState | None:
     return next((m for m in gang.members if m.member.node_id == node_id), None)
 
 
+def children_of(state: State, call_id: str) -> Iterator[Call]:
+    """Yields the calls that were made from inside a call, of every workspace, in order of their submission."""
+    return (state.calls[child_id] for _, child_id in ordered.in_order(state.children.get(call_id)))
+
+
+def with_descendants(state: State, call: Call) -> tuple[Call, ...]:
+    """Returns the call and, behind each, the calls of its workspace that were made from inside it."""
+    found, seen = [call], {call.id}
+    for each in found:
+        for child in children_of(state, each.id):
+            if child.owner.workspace == call.owner.workspace and child.id not in seen:
+                seen.add(child.id)
+                found.append(child)
+    return tuple(found)
+
+
 def in_queue_order(state: State, *, per_function: int) -> Iterator[ordered.Key]:
     """Yields (submitted_ms, call id) over all functions, oldest first, at most ``per_function`` of each."""
     return heapq.merge(*(_first(tree, per_function) for tree in state.lines.values()))

@@ -70,6 +70,8 @@ class CallView:
     error: ErrorInfo = field(default_factory=ErrorInfo)
     ranks: tuple[RankView, ...] = ()
     cost: CostView = field(default_factory=CostView)
+    parent: str = ""
+    """The call from inside which this one was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
