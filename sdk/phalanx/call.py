@@ -17,6 +17,8 @@ from phalanx.runner import current
 
 R = TypeVar("R")
 
+MAX_CHILDREN = 1000
+
 
 class Call(Generic[R]):
     """One invocation. Made by `Function.spawn` and `Call.from_id`."""
@@ -27,17 +29,24 @@ class Call(Generic[R]):
         self._ended: CallView | None = None
         self.get: Get[R] = Get(self)
         self.status: Twin[CallView] = Twin(self._status)
+        self.parent: Twin[Call[Any] | None] = Twin(self._parent)
+        self.children: Twin[tuple[Call[Any], ...]] = Twin(self._children)
         self.cancel: Cancel = Cancel(self)
 
     @classmethod
     def from_id(cls, call_id: str) -> Call[Any]:
-        """Returns the call of that id; whether it exists is seen at the first question. Raises InvalidSpecError."""
+        """Returns the call of that id, of any age that the history goes back to.
+
+        Raises InvalidSpecError for what is no call id. Whether the call exists in this workspace is seen at the first
+        question, which raises NotFoundError.
+        """
         try:
             id_raw(call_id)
-        except ValueError as e:
-            raise InvalidSpecError(
-                f"{call_id!r} is not a call id: they look like c-0123…, see `gpuctl ps --all`"
-            ) from e
+            known = call_id.startswith("c-")
+        except ValueError:
+            known = False
+        if not known:
+            raise InvalidSpecError(f"{call_id!r} is not a call id: they look like c-0123…, see `gpuctl ps --all`")
         return Call(call_id)
 
     def logs(self, follow: bool = False) -> Iterator[LogLine]:
@@ -63,6 +72,16 @@ class Call(Generic[R]):
         if self._ended is not None:
             return self._ended
         return self._remember(current().client.get_call(self.id))
+
+    def _parent(self) -> Call[Any] | None:
+        """Returns the call from inside which this one was made; None where a program made it."""
+        parent = self._status().parent
+        return Call(parent) if parent else None
+
+    def _children(self) -> tuple[Call[Any], ...]:
+        """Returns the calls that were made from inside this one, in order; of very many the newest 1000."""
+        views = current().client.list_calls(parent=self.id, ended_too=True, limit=MAX_CHILDREN)
+        return tuple(Call(view.call_id) for view in reversed(views))
 
     def wait_for_end(self, timeout_s: float | None) -> CallView:
         """Returns the terminal view. Raises GetTimeoutError."""
@@ -131,7 +150,10 @@ class Cancel:
         self._call = call
 
     def __call__(self, *, wait: bool = True) -> CallView:
-        """Returns when the call's processes are gone; at once with ``wait`` False. Harmless on an ended call."""
+        """Returns when the call's processes are gone; at once with ``wait`` False. Harmless on an ended call.
+
+        Calls that were made from inside it and still run or wait are cancelled as well.
+        """
         view = current().client.cancel(self._call.id)
         return self._call.wait_for_end(None) if wait and not is_terminal(view) else view
 

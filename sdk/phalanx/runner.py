@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from phalanx import context
 from phalanx.client import Client, is_terminal
 from phalanx.connection import connect
 from phalanx.core.clock import Clock, SystemClock
@@ -130,7 +131,7 @@ class Runner:
             body = Body(data=data, size=len(data))
         else:
             body = Body(blob=self.client.put_blob(data), size=len(data))
-        self.client.submit(call_id, target.function_id, body)
+        self.client.submit(call_id, target.function_id, body, parent=context.running_call_id())
         return call_id
 
     def await_end(self, call_id: str, *, until_ms: int | None = None) -> CallView:
@@ -197,8 +198,12 @@ class Runner:
     # ---- gangs ----
 
     def route(self, target: Target) -> GangConnection | None:
-        """Returns a connection to a warm gang of the function, opening one where a gang is known."""
-        if not target.direct:
+        """Returns a connection to a warm gang of the function, opening one where a gang is known.
+
+        There is none for a call that is made from inside a call: that one is known to the control plane from the start,
+        so that it ends with its caller.
+        """
+        if not target.direct or context.is_call_running():
             return None
         route = self.open_route(target)
         if route is not None:

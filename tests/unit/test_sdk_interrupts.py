@@ -63,7 +63,7 @@ class ControlPlane:
     def gang_address(self, _function_id: str) -> GangAddress:
         return self._gang
 
-    def submit(self, call_id: str, _function_id: str, _args: Body) -> str:
+    def submit(self, call_id: str, _function_id: str, _args: Body, **_options: object) -> str:
         self._submitted.add(call_id)
         return "queued"
 
