@@ -72,6 +72,11 @@ class CallView:
     cost: CostView = field(default_factory=CostView)
     parent: str = ""
     """The call from inside which this one was made."""
+    retries: int = 0
+    retries_used: int = 0
+    """Failures of the user's own, which alone count against ``retries``; ``attempt`` counts every attempt."""
+    deadline_ms: int = 0
+    idempotency_key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
