@@ -20,7 +20,7 @@ from phalanx import wire, wire_errors
 from phalanx.connection import Connection
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import ConnectionFailedError, NotFoundError
-from phalanx.core.messages import Body
+from phalanx.core.messages import Body, CallTerms
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState
 from phalanx.core.views import (
@@ -145,14 +145,30 @@ class Client:
 
     # ---- calls ----
 
-    def submit(self, call_id: str, function_id: str, args: Body, *, timeout_ms: int = 0, parent: str = "") -> str:
-        """Returns the call's state once it is durable. ``parent``: the call from inside which it is made."""
+    def submit(
+        self,
+        call_id: str,
+        function_id: str,
+        args: Body,
+        *,
+        timeout_ms: int = 0,
+        parent: str = "",
+        terms: CallTerms | None = None,
+    ) -> str:
+        """Returns the call's id once it is durable: another one where ``terms`` hold an idempotency key that was used
+        before. ``parent``: the call from inside which it is made.
+        """
         request = control_pb2.SubmitCallRequest(
-            call_id=call_id, function_id=function_id, args=wire.to_proto(args), timeout_ms=timeout_ms, parent=parent
+            call_id=call_id,
+            function_id=function_id,
+            args=wire.to_proto(args),
+            timeout_ms=timeout_ms,
+            parent=parent,
+            terms=None if terms is None else wire.to_proto(terms),
         )
         answer = self._unary("SubmitCall", request)
         self._saw(answer.log_seq)
-        return answer.state
+        return answer.call_id or call_id
 
     def get_call(self, call_id: str) -> CallView:
         """Returns the call as it is now. Raises NotFoundError."""

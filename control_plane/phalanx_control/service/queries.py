@@ -21,8 +21,9 @@ from phalanx_control.archive_index import CallFilter
 from phalanx_control.service.caller import caller
 from phalanx_control.service.explaining import of_ended, of_living
 from phalanx_control.service.ports import ControllerPort
+from phalanx_control.state.commands import Submit
 from phalanx_control.state.model import App, Call, Function, Gang, Node, State
-from phalanx_control.state.queries import children_of, with_lines
+from phalanx_control.state.queries import children_of, key_name, with_lines
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -79,6 +80,13 @@ class Queries:
         if call is None or call.owner.workspace != _workspace():
             raise NotFoundError(f"no call {call_id[:80]!r}", hint="gpuctl ps --all")
         return Found(call, await self._picture_of((call,)))
+
+    def submitted(self, function: Function, command: Submit) -> str:
+        """Returns the id of the call that a command which was decided stands for: its own, or its key's first one."""
+        if command.call_id in self._state.calls:
+            return command.call_id
+        use = self._state.keys.get(key_name(function, command.terms.idempotency_key))
+        return use.call_id if use is not None else command.call_id
 
     async def archived(self, call_id: str) -> Call | None:
         """Returns a call that has left the state, as far as this replica knows, so that its id is not used again."""

@@ -12,7 +12,7 @@ from msgspec import structs
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState, GpuState
 from phalanx_control.state import ordered
-from phalanx_control.state.model import Call, Function, Gang, LedgerLine, MemberState, Node, State
+from phalanx_control.state.model import Call, Function, Gang, KeyUse, LedgerLine, MemberState, Node, State
 
 STARTING = frozenset({GangState.PENDING, GangState.RESERVED, GangState.PREPARING, GangState.STARTING})
 WARM = frozenset({GangState.READY, GangState.BUSY})
@@ -195,6 +195,18 @@ def function_key(state: State, workspace: str, spec: FunctionSpec) -> str:
     if known is None or known.owner.workspace == workspace:
         return plain
     return f"{plain}-{sha256(workspace.encode()).hexdigest()[:8]}"
+
+
+def key_name(function: Function, key: str) -> str:
+    """Returns the name under which the state keeps an idempotency key."""
+    spec = function.spec
+    return "\x1f".join((function.owner.workspace, spec.app or spec.module, spec.name, key))
+
+
+def key_use(state: State, function: Function, key: str, log_ms: int) -> KeyUse | None:
+    """Returns what an idempotency key of a function stands for at that time; None where it is not in use, or ""."""
+    use = state.keys.get(key_name(function, key)) if key else None
+    return use if use is not None and use.until_ms > log_ms else None
 
 
 def function_of(state: State, function_id: str, workspace: str) -> Function | None:
