@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CallError,
         CallTimeoutError,
         ConnectionFailedError,
+        CostLimitError,
         GetTimeoutError,
         InvalidSpecError,
         NoBlobStoreError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from phalanx.environment import env
     from phalanx.function import Function, gpu_function
     from phalanx.logs import LogLine
+    from phalanx.map_verbs import ForEachSummary
 
 _ERRORS = (
     "AuthError",
@@ -47,6 +49,7 @@ _ERRORS = (
     "CallError",
     "CallTimeoutError",
     "ConnectionFailedError",
+    "CostLimitError",
     "GetTimeoutError",
     "InvalidSpecError",
     "NoBlobStoreError",
@@ -66,6 +69,7 @@ _HOMES = {
     "App": "phalanx.app",
     "Call": "phalanx.call",
     "Context": "phalanx.context",
+    "ForEachSummary": "phalanx.map_verbs",
     "Function": "phalanx.function",
     "LogLine": "phalanx.logs",
     "current": "phalanx.context",
@@ -83,6 +87,8 @@ __all__ = [
     "CallTimeoutError",
     "ConnectionFailedError",
     "Context",
+    "CostLimitError",
+    "ForEachSummary",
     "Function",
     "GetTimeoutError",
     "InvalidSpecError",

@@ -1,4 +1,5 @@
-"""`@phalanx.gpu_function` and the handle that it makes: `.remote`, `.spawn`, `.map`, `.starmap`, `.local`.
+"""`@phalanx.gpu_function` and the handle that it makes: `.remote`, `.spawn`, `.map`, `.for_each`, `.local`
+and their kin.
 
 Calling the handle plainly runs the function here, as if it were not decorated. Arguments are checked against the
 signature before anything is sent.
@@ -15,8 +16,9 @@ from phalanx.core.errors import InvalidSpecError
 from phalanx.core.serialization import Packed, pack_arguments
 from phalanx.core.spec import EnvSpec, FunctionSpec, check_name
 from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped
+from phalanx.map_verbs import ForEach, Map, StarMap
 from phalanx.options import Duration, Options, spec_for
-from phalanx.verbs import Local, Map, Remote, Spawn, StarMap
+from phalanx.verbs import Local, Remote, Spawn
 
 if TYPE_CHECKING:
     from phalanx.app import App
@@ -39,6 +41,7 @@ class Function(Generic[P, R]):
         self.spawn: Spawn[P, R] = Spawn(self)
         self.map: Map[R] = Map(self)
         self.starmap: StarMap[R] = StarMap(self)
+        self.for_each: ForEach[R] = ForEach(self)
         self.local: Local[P, R] = Local(self)
         if wrapped is not None:
             functools.update_wrapper(self, _named(wrapped), updated=())
