@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from phalanx.function import Function, gpu_function
     from phalanx.logs import LogLine
     from phalanx.map_verbs import ForEachSummary
+    from phalanx.retries import Retries
 
 _ERRORS = (
     "AuthError",
@@ -72,6 +73,7 @@ _HOMES = {
     "ForEachSummary": "phalanx.map_verbs",
     "Function": "phalanx.function",
     "LogLine": "phalanx.logs",
+    "Retries": "phalanx.retries",
     "current": "phalanx.context",
     "env": "phalanx.environment",
     "gpu_function": "phalanx.function",
@@ -102,6 +104,7 @@ __all__ = [
     "PoisonError",
     "RankDiedError",
     "RemoteError",
+    "Retries",
     "SerializationError",
     "UnschedulableError",
     "VersionError",

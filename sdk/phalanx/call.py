@@ -10,9 +10,9 @@ from phalanx.client import is_terminal
 from phalanx.core.errors import GetTimeoutError, InvalidSpecError
 from phalanx.core.ids import id_raw
 from phalanx.core.views import CallView, CostView, RankView
+from phalanx.durations import Duration, seconds
 from phalanx.giving_up import STOPS, goes_on
 from phalanx.logs import LogLine, read_logs
-from phalanx.options import Duration, seconds
 from phalanx.runner import current
 
 R = TypeVar("R")

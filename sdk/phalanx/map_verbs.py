@@ -48,9 +48,11 @@ class Mapping(Generic[R]):
         max_cost: MaxCost | None = None,
     ) -> Mapper:
         from phalanx.mapping import Mapper, check_window
+        from phalanx.overrides import refuse_key
         from phalanx.spending import Spending
 
         check_window(window)
+        refuse_key(self._function.definition, "a map")
         return Mapper(
             self._function.definition,
             inputs,

@@ -20,14 +20,14 @@ from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, CallCancelledError, ConnectionFailedError, NotFoundError, OutcomeUnknownError
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import id_text
-from phalanx.core.messages import Body
+from phalanx.core.messages import Body, CallTerms
 from phalanx.core.serialization import Packed
 from phalanx.core.spec import INLINE_BODY_BYTES
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection, Pending
 from phalanx.definition import Target
-from phalanx.giving_up import STOPS, break_off
+from phalanx.giving_up import STOPS, break_off, goes_on
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
 from phalanx.waiting import line_for
@@ -78,7 +78,7 @@ class Runner:
     def run(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
         """Returns the call's value, or raises. ``stop``: somebody cancelled before it was sent.
 
-        Breaking the wait off, as Ctrl-C does, cancels the call.
+        Breaking the wait off, as Ctrl-C does, cancels the call; one with an idempotency key goes on.
         """
         flight = None
         try:
@@ -88,7 +88,8 @@ class Runner:
             flight.connection.wait(flight.pending)
             return self.settle(flight, stop)
         except STOPS as e:
-            break_off(e, {id_text("c", raw_id): lambda: self.cancel(target, raw_id, flight)})
+            if not target.terms.idempotency_key:
+                break_off(e, {id_text("c", raw_id): lambda: self.cancel(target, raw_id, flight)})
             raise
 
     def direct(self, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
@@ -117,6 +118,8 @@ class Runner:
         if stop is not None and stop.is_set():
             raise CallCancelledError("cancelled before it was sent", call_id=id_text("c", raw_id))
         call_id = self.submit(target, raw_id, packed)
+        if target.terms.idempotency_key:
+            return self.value_of(self._await_shared(call_id), target.returns)
         if stop is not None and stop.is_set():
             self.client.cancel(call_id)
         view = self.await_end(call_id)
@@ -124,15 +127,21 @@ class Runner:
         return self.value_of(view, target.returns)
 
     def submit(self, target: Target, raw_id: bytes, packed: Packed) -> str:
-        """Returns the call's id once the control plane has made it durable."""
+        """Returns the call's id once the control plane has made it durable: the first one's, where it has a key."""
         call_id = id_text("c", raw_id)
         data = packed.tobytes()
         if len(data) <= INLINE_BODY_BYTES:
             body = Body(data=data, size=len(data))
         else:
             body = Body(blob=self.client.put_blob(data), size=len(data))
-        self.client.submit(call_id, target.function_id, body, parent=context.running_call_id())
-        return call_id
+        return self.client.submit(
+            call_id,
+            target.function_id,
+            body,
+            timeout_ms=target.timeout_ms,
+            parent=context.running_call_id(),
+            terms=None if target.terms == CallTerms() else target.terms,
+        )
 
     def await_end(self, call_id: str, *, until_ms: int | None = None) -> CallView:
         """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic).
@@ -150,6 +159,14 @@ class Runner:
                 return view
             line.see(view)
             return self._last_view(call_id, until_ms, line.see)
+
+    def _await_shared(self, call_id: str) -> CallView:
+        """Waits for a call that others may wait for too: it is not this one's to cancel."""
+        try:
+            return self.await_end(call_id)
+        except STOPS as e:
+            goes_on(e, call_id)
+            raise
 
     def _last_view(
         self, call_id: str, until_ms: int | None, see: Callable[[CallView], None] = lambda _view: None
@@ -172,7 +189,11 @@ class Runner:
         return value_of_body(body, returns)
 
     def cancel(self, target: Target, raw_id: bytes, flight: Flight | None = None) -> str:
-        """Asks for the call's end wherever it is. Returns its state then; "" for one that nobody knows."""
+        """Asks for the call's end wherever it is. Returns its state then; "" for one that nobody knows, or that has an
+        idempotency key, so that others may wait for it.
+        """
+        if target.terms.idempotency_key:
+            return ""
         if flight is not None and flight.connection.open and not flight.pending.done:
             flight.connection.cancel(raw_id)
             if flight.connection.open:
