@@ -144,7 +144,7 @@ def _poison(call: Call, error: ErrorInfo, killed_gang: str) -> ErrorInfo:
 def stopped(draft: Draft, call: Call, *, busy_ms: int = 0) -> None:
     """Ends a call that was being ended: CANCELLED, or TIMED_OUT where that was for its deadline."""
     if call.overdue:
-        _end_overdue(draft, call, f"when it was {'running' if call.started_ms else 'about to run'}", busy_ms)
+        _end_overdue(draft, call, "when it was running" if call.started_ms else "while it waited at its gang", busy_ms)
     else:
         draft.add(CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms, busy_ms=busy_ms))
 

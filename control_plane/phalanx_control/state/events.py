@@ -395,7 +395,7 @@ TERMS_SCHEMA = 5
 def since(event: AnyEvent) -> int:
     """Returns the schema version that a reader of this event must know."""
     if isinstance(event, FunctionRegistered):
-        return _since_of_spec(event.function.spec)
+        return since_of_spec(event.function.spec)
     if isinstance(event, CallAccepted | CallRan) and event.call is not None:
         call = event.call
         if call.parent:
@@ -404,7 +404,8 @@ def since(event: AnyEvent) -> int:
     return SINCE.get(type(event), 1)
 
 
-def _since_of_spec(spec: FunctionSpec) -> int:
+def since_of_spec(spec: FunctionSpec) -> int:
+    """Returns the schema version that a reader of a function must know, so that it keeps to it."""
     if spec.limits.retrying != Retrying():
         return TERMS_SCHEMA
     return NAMED_NODE_SCHEMA if spec.resources.node else 1
