@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     )
     from phalanx.environment import env
     from phalanx.function import Function, gpu_function
+    from phalanx.gathering import gather
     from phalanx.logs import LogLine
+    from phalanx.map_call import MapCall, MapProgress
     from phalanx.map_verbs import ForEachSummary
     from phalanx.retries import Retries
 
@@ -74,8 +76,11 @@ _HOMES = {
     "Function": "phalanx.function",
     "LogLine": "phalanx.logs",
     "Retries": "phalanx.retries",
+    "MapCall": "phalanx.map_call",
+    "MapProgress": "phalanx.map_call",
     "current": "phalanx.context",
     "env": "phalanx.environment",
+    "gather": "phalanx.gathering",
     "gpu_function": "phalanx.function",
     **dict.fromkeys(_ERRORS, "phalanx.core.errors"),
 }
@@ -95,6 +100,8 @@ __all__ = [
     "GetTimeoutError",
     "InvalidSpecError",
     "LogLine",
+    "MapCall",
+    "MapProgress",
     "NoBlobStoreError",
     "NotBuiltError",
     "NotFoundError",
@@ -110,6 +117,7 @@ __all__ = [
     "VersionError",
     "current",
     "env",
+    "gather",
     "gpu_function",
 ]
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from phalanx.connection import is_connected
 from phalanx.core.frames import Kind
@@ -22,9 +22,6 @@ from phalanx.giving_up import STOPS, cancel_behind
 from phalanx.runner import Flight, Runner
 from phalanx.runner import current as current_runner
 from phalanx.workers import workers
-
-if TYPE_CHECKING:
-    from phalanx.mapping import Mapper
 
 T = TypeVar("T")
 
@@ -54,9 +51,12 @@ class Results(Generic[T]):
     A task that waits for the next value when another one closes it gets CallCancelledError.
     """
 
-    def __init__(self, mapper: Mapper, results: Generator[T], *, begin: Callable[[], None]) -> None:
-        self._mapper = mapper
+    def __init__(
+        self, results: Generator[T], *, stop: Callable[[], None], begin: Callable[[], None] = lambda: None
+    ) -> None:
+        """``stop`` ends a wait inside ``results`` from another thread; ``begin`` is called in the event loop."""
         self._results = results
+        self._stop = stop
         self._begin = begin
         self._lock = threading.Lock()
         self._closed = False
@@ -94,7 +94,7 @@ class Results(Generic[T]):
         if self._closed:
             return
         self._closed = True
-        self._mapper.stop()
+        self._stop()
         lock, results = self._lock, self._results
 
         def close() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -83,18 +84,17 @@ class Call(Generic[R]):
         views = current().client.list_calls(parent=self.id, ended_too=True, limit=MAX_CHILDREN)
         return tuple(Call(view.call_id) for view in reversed(views))
 
-    def wait_for_end(self, timeout_s: float | None) -> CallView:
-        """Returns the terminal view. Raises GetTimeoutError."""
+    def wait_for_end(self, timeout_s: float | None, stop: threading.Event | None = None) -> CallView:
+        """Returns the terminal view. Raises GetTimeoutError, also soon after ``stop``."""
         if self._ended is not None:
             return self._ended
         runner = current()
         until_ms = None if timeout_s is None else runner.clock.monotonic_ms() + round(timeout_s * 1000)
-        view = self._remember(runner.await_end(self.id, until_ms=until_ms))
+        view = self._remember(runner.await_end(self.id, until_ms=until_ms, stop=stop))
         if not is_terminal(view):
             state = f"it is {view.state}" + (f": {view.reason}" if view.reason else "") if view.state else "no answer"
-            raise GetTimeoutError(
-                f"call {self.id} did not end within {timeout_s:g} s; {state}", hint=f"gpuctl logs -f {self.id}"
-            )
+            within = "while it was waited for" if timeout_s is None else f"within {timeout_s:g} s"
+            raise GetTimeoutError(f"call {self.id} did not end {within}; {state}", hint=f"gpuctl logs -f {self.id}")
         return view
 
     def value(self, view: CallView) -> R:
@@ -140,7 +140,13 @@ class Get(Generic[R]):
 
     async def aio(self, timeout: Duration | None = None) -> R:
         """Cancelling the task stops the waiting, not the call."""
-        return await aio.in_thread(lambda: self(timeout))
+        stop = threading.Event()
+        return await aio.in_thread(lambda: self.until(stop, timeout), on_cancel=stop.set)
+
+    def until(self, stop: threading.Event, timeout: Duration | None = None) -> R:
+        """The same on a thread, which gives up soon after ``stop``: nobody wants the value any more."""
+        timeout_s = None if timeout is None else seconds("timeout", timeout)
+        return self._call.value(self._call.wait_for_end(timeout_s, stop))
 
 
 class Cancel:

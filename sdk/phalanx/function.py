@@ -18,7 +18,7 @@ from phalanx.core.serialization import Packed, pack_arguments
 from phalanx.core.spec import EnvSpec, FunctionSpec, check_name
 from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped
 from phalanx.durations import Duration
-from phalanx.map_verbs import ForEach, Map, StarMap
+from phalanx.map_verbs import ForEach, Map, SpawnMap, StarMap
 from phalanx.options import Options, check_names, spec_for
 from phalanx.overrides import Asked, CallOptions, Overridden, overridden
 from phalanx.retries import Retries, RetryOn
@@ -46,6 +46,7 @@ class Function(Generic[P, R]):
         self.map: Map[R] = Map(self)
         self.starmap: StarMap[R] = StarMap(self)
         self.for_each: ForEach[R] = ForEach(self)
+        self.spawn_map: SpawnMap[R] = SpawnMap(self)
         self.local: Local[P, R] = Local(self)
         if wrapped is not None:
             functools.update_wrapper(self, _named(wrapped), updated=())

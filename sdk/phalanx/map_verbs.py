@@ -1,7 +1,8 @@
-"""What can be done with a function and many inputs, each with its async twin: `map`, `starmap`, `for_each`."""
+"""What can be done with a function and many inputs, each with its async twin: `map`, `for_each`, `spawn_map`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from phalanx.core.serialization import Packed
     from phalanx.function import Function
     from phalanx.inputs import Inputs
+    from phalanx.map_call import MapCall
     from phalanx.mapping import Mapper
     from phalanx.spending import MaxCost
 
@@ -108,7 +110,7 @@ class Map(Mapping[R]):
 
         source = inputs_of(inputs, self.pack)
         mapper = self.mapper(source, window=window, return_exceptions=return_exceptions, max_cost=max_cost)
-        return Results(mapper, mapper.results(order=order), begin=source.begin)
+        return Results(mapper.results(order=order), stop=mapper.stop, begin=source.begin)
 
 
 class StarMap(Map[R]):
@@ -154,6 +156,35 @@ class ForEach(Mapping[R]):
         source.begin()
         mapper = self.mapper(source, window=window, max_cost=max_cost)
         return await aio.in_thread(lambda: _run(mapper, return_exceptions), on_cancel=mapper.stop)
+
+
+class SpawnMap(Mapping[R]):
+    """Starts a call for each input; they outlive this process."""
+
+    def __call__(self, inputs: Iterable[Any]) -> MapCall[R]:
+        """Returns when all calls are durable; nothing is kept of the inputs. Results: see `MapCall`.
+
+        An error of ``inputs``, or Ctrl-C, is raised with a note that says how to find the calls made so far.
+        """
+        from phalanx.inputs import Plain
+
+        return self._spawn(Plain(inputs, self.pack), threading.Event())
+
+    async def aio(self, inputs: Iterable[Any] | AsyncIterable[Any]) -> MapCall[R]:
+        from phalanx import aio
+        from phalanx.inputs import inputs_of
+
+        source = inputs_of(inputs, self.pack)
+        source.begin()
+        stop = threading.Event()
+        return await aio.in_thread(lambda: self._spawn(source, stop), on_cancel=stop.set)
+
+    def _spawn(self, source: Inputs, stop: threading.Event) -> MapCall[R]:
+        from phalanx.map_call import Spawning
+        from phalanx.runner import current
+
+        runner = current()
+        return Spawning(self._function.definition.target(runner.client), source, runner, stop).run()
 
 
 def _run(mapper: Mapper, return_exceptions: bool) -> ForEachSummary:

@@ -39,6 +39,8 @@ LOOK_AGAIN_MS = 50
 IDLE_CHECK_MS = 20
 CANCEL_ANSWER_MS = 1000
 """How long a gang may take to say what it has of a call that is cancelled; one that runs says nothing yet."""
+STOP_LOOK_MS = 5000
+"""Between two looks at whether somebody still waits for a call."""
 _UNKNOWN_ANSWERS = 3
 _ASK_PAUSE_S = 0.3
 
@@ -143,22 +145,22 @@ class Runner:
             terms=None if target.terms == CallTerms() else target.terms,
         )
 
-    def await_end(self, call_id: str, *, until_ms: int | None = None) -> CallView:
-        """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic).
+    def await_end(self, call_id: str, *, until_ms: int | None = None, stop: threading.Event | None = None) -> CallView:
+        """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic), or soon after ``stop``.
 
         A call that does not run after two seconds, or some more where nobody looks, says on standard error why.
         """
         line = line_for(call_id, self.clock)
         if line is None:
-            return self._last_view(call_id, until_ms)
+            return self._last_view(call_id, until_ms, stop=stop)
         with line:
             if until_ms is not None and until_ms <= line.until_ms:
-                return self._last_view(call_id, until_ms)
-            view = self._last_view(call_id, line.until_ms)
-            if is_terminal(view):
+                return self._last_view(call_id, until_ms, stop=stop)
+            view = self._last_view(call_id, line.until_ms, stop=stop)
+            if is_terminal(view) or (stop is not None and stop.is_set()):
                 return view
             line.see(view)
-            return self._last_view(call_id, until_ms, line.see)
+            return self._last_view(call_id, until_ms, line.see, stop=stop)
 
     def _await_shared(self, call_id: str) -> CallView:
         """Waits for a call that others may wait for too: it is not this one's to cancel."""
@@ -169,17 +171,26 @@ class Runner:
             raise
 
     def _last_view(
-        self, call_id: str, until_ms: int | None, see: Callable[[CallView], None] = lambda _view: None
+        self,
+        call_id: str,
+        until_ms: int | None,
+        see: Callable[[CallView], None] = lambda _view: None,
+        *,
+        stop: threading.Event | None = None,
     ) -> CallView:
         view = CallView(call_id=call_id)
         try:
-            for view in self.client.watch(call_id, until_ms=until_ms):
-                see(view)
-                if is_terminal(view):
-                    break
+            while True:
+                now = self.clock.monotonic_ms()
+                look_ms = until_ms if stop is None else min(until_ms or now + STOP_LOOK_MS, now + STOP_LOOK_MS)
+                for view in self.client.watch(call_id, until_ms=look_ms):
+                    see(view)
+                    if is_terminal(view):
+                        return view
+                if stop is None or stop.is_set() or look_ms == until_ms:
+                    return view
         except ConnectionFailedError as e:
             _raise_with(e, call_id)
-        return view
 
     def value_of(self, view: CallView, returns: str) -> Any:
         """Returns an ended call's value, or raises what it ended with."""
