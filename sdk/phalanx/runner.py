@@ -6,8 +6,10 @@ is asked, of the control plane and of the agent; nothing is ever sent a second t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection, Pending
 from phalanx.definition import Target
 from phalanx.giving_up import STOPS, break_off, goes_on
+from phalanx.live_output import SHORT_MS, shown, wants_output
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
 from phalanx.waiting import line_for
@@ -68,6 +71,7 @@ class Runner:
         self.pid = os.getpid()
         self.pool = MemfdPool()
         self.clock = clock or SystemClock()
+        self._shows_output = wants_output(sys.stderr)
         self._routes: dict[str, GangConnection] = {}
         self._used_ms: dict[str, int] = {}
         self._no_gang_until_ms: dict[str, int] = {}
@@ -86,13 +90,20 @@ class Runner:
         try:
             flight = self.direct(target, raw_id, packed)
             if flight is None:
-                return self.durable(target, raw_id, packed, stop)
-            flight.connection.wait(flight.pending)
+                return self.durable(target, raw_id, packed, stop, show=self._shows_output)
+            self._wait(flight)
             return self.settle(flight, stop)
         except STOPS as e:
             if not target.terms.idempotency_key:
                 break_off(e, {id_text("c", raw_id): lambda: self.cancel(target, raw_id, flight)})
             raise
+
+    def _wait(self, flight: Flight) -> None:
+        if not self._shows_output:
+            flight.connection.wait(flight.pending)
+        elif not flight.connection.wait(flight.pending, until_ms=self.clock.monotonic_ms() + SHORT_MS):
+            with shown(self.client, flight.call_id):
+                flight.connection.wait(flight.pending)
 
     def direct(self, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
         """Sends the call to a warm gang; None when there is none."""
@@ -115,8 +126,10 @@ class Runner:
             raise error_of_frame(frame, flight.call_id)
         return self._recover(flight)
 
-    def durable(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
-        """Submits the call, waits for its end, and returns its value or raises."""
+    def durable(
+        self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None, *, show: bool = False
+    ) -> Any:
+        """Submits the call, waits for its end, and returns its value or raises. ``show``: what its ranks print, too."""
         if stop is not None and stop.is_set():
             raise CallCancelledError("cancelled before it was sent", call_id=id_text("c", raw_id))
         call_id = self.submit(target, raw_id, packed)
@@ -124,7 +137,8 @@ class Runner:
             return self.value_of(self._await_shared(call_id), target.returns)
         if stop is not None and stop.is_set():
             self.client.cancel(call_id)
-        view = self.await_end(call_id)
+        with shown(self.client, call_id) if show else contextlib.nullcontext():
+            view = self.await_end(call_id)
         self._no_gang_until_ms.pop(target.function_id, None)
         return self.value_of(view, target.returns)
 
