@@ -58,6 +58,12 @@ class CallArchive:
         place = await asyncio.to_thread(self._index.call, call_id) if self._holds_calls else None
         return _calls.decode(await self._read(place)) if place is not None else None
 
+    async def states(self, workspace: str, call_ids: Sequence[str]) -> dict[str, str]:
+        """Returns the states of those of a workspace's calls that are archived, by id."""
+        if self._clock.monotonic_ms() >= self._looked_ms + LOOK_EVERY_MS:
+            await self.refresh()
+        return await asyncio.to_thread(self._index.states, workspace, call_ids)
+
     async def newest(self, wanted: CallFilter) -> list[Call]:
         """Returns the newest archived calls that fit."""
         if self._clock.monotonic_ms() >= self._looked_ms + LOOK_EVERY_MS:

@@ -19,14 +19,16 @@ from phalanx_control.state.model import Call, LedgerLine
 
 _logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _BUSY_S = 10.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS calls (
     id TEXT PRIMARY KEY, part TEXT NOT NULL, start INTEGER NOT NULL, size INTEGER NOT NULL,
-    workspace TEXT NOT NULL, function_id TEXT NOT NULL, state TEXT NOT NULL, submitted_ms INTEGER NOT NULL
+    workspace TEXT NOT NULL, function_id TEXT NOT NULL, state TEXT NOT NULL, submitted_ms INTEGER NOT NULL,
+    parent TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS calls_parent ON calls (parent, submitted_ms) WHERE parent != '';
 CREATE INDEX IF NOT EXISTS calls_newest ON calls (workspace, submitted_ms, id);
 CREATE INDEX IF NOT EXISTS calls_part ON calls (part);
 CREATE TABLE IF NOT EXISTS lines (
@@ -55,6 +57,7 @@ class CallFilter:
     state: str = ""
     function_ids: tuple[str, ...] | None = None
     limit: int = 100
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ class ArchiveIndex:
         lines = [(_line_id(line), place.part, place.start, place.size) for line, place in part.lines]
         refs = [(blob, part.name) for call, _ in part.calls for blob in blobs_of(call)]
         with self._lock, self._db:
-            self._db.executemany("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)", calls)
+            self._db.executemany("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", calls)
             self._db.executemany("INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?)", lines)
             self._db.executemany("INSERT OR IGNORE INTO refs VALUES (?, ?)", refs)
             self._db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?)", (part.name, part.bytes))
@@ -118,12 +121,21 @@ class ArchiveIndex:
         if wanted.state:
             where.append("state = ?")
             values.append(wanted.state)
+        if wanted.parent:
+            where.append("parent = ?")
+            values.append(wanted.parent)
         if wanted.function_ids is not None:
             where.append(f"function_id IN ({', '.join('?' * len(wanted.function_ids))})")
             values += wanted.function_ids
         query = f"SELECT part, start, size FROM calls WHERE {' AND '.join(where)}"  # noqa: S608 (fixed words only)
         rows = self._all(f"{query} ORDER BY submitted_ms DESC, id DESC LIMIT {wanted.limit:d}", *values)
         return [_place(row) for row in rows]
+
+    def states(self, workspace: str, call_ids: Sequence[str]) -> dict[str, str]:
+        """Returns the states of those of the calls that are entered, by id."""
+        marks = ", ".join("?" * len(call_ids))
+        query = f"SELECT id, state FROM calls WHERE workspace = ? AND id IN ({marks})"  # noqa: S608 (marks only)
+        return dict(self._all(query, workspace, *call_ids))
 
     def is_referred_to(self, blob: str) -> bool:
         """Says whether an archived call has its arguments, result or exception in ``blob``."""
@@ -167,10 +179,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _call_row(call: Call, place: Place) -> tuple[str, str, int, int, str, str, str, int]:
+def _call_row(call: Call, place: Place) -> tuple[str, str, int, int, str, str, str, int, str]:
     owner = call.owner.workspace
     where = (place.part, place.start, place.size)
-    return (call.id, *where, owner, call.function_id, call.state.value, call.submitted_wall_ms)
+    return (call.id, *where, owner, call.function_id, call.state.value, call.submitted_wall_ms, call.parent)
 
 
 def _line_id(line: LedgerLine) -> str:

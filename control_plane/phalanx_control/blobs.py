@@ -37,7 +37,7 @@ MIN_FREE_BYTES = 256 << 20
 """A put that would leave less than this on the disk is refused: the log lives on the same machine in small cells."""
 _CONTENT = re.compile(r"sha256:([0-9a-f]{64})")
 _PART = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,127}"
-_SEGMENT = re.compile(rf"logs/({_PART})/({_PART})/([0-9]{{1,12}})")
+_SEGMENT = re.compile(rf"logs/({_PART})/({_PART})/(?:(g-[0-9a-z]{{26}})\.)?[0-9]{{1,12}}")
 _FILED = re.compile(r"archive/(calls|ledger/[0-9]{4}-[0-9]{2})/[0-9]{16}-[0-9a-f]{16}")
 _PREFIX = re.compile(
     rf"logs/({_PART}(/({_PART}/)?)?)?|sha256:[0-9a-f]{{0,64}}|archive/(calls/?|ledger/([0-9]{{4}}-[0-9]{{2}}/)?)?"
@@ -273,6 +273,12 @@ def segment_owner(name: str) -> tuple[str, str] | None:
     """Returns the call id and node id that a log segment's name holds; None for other names."""
     match = _SEGMENT.fullmatch(name)
     return (match[1], match[2]) if match else None
+
+
+def segment_gang(name: str) -> str:
+    """Returns the id of the gang whose output a log segment holds; "" where its name does not say."""
+    match = _SEGMENT.fullmatch(name)
+    return (match[3] or "") if match else ""
 
 
 def _check_content(name: str, digest: str) -> None:

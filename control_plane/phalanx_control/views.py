@@ -9,6 +9,7 @@ from phalanx.core.messages import Body, ErrorInfo, GpuInfo
 from phalanx.core.states import CallState, GpuState
 from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView, RankView
 from phalanx_control.lifecycle.facts import LiveFacts
+from phalanx_control.lifecycle.failures import user_tries
 from phalanx_control.metering.book import PriceBook
 from phalanx_control.metering.cost import busy_ms, cost_of_call
 from phalanx_control.state import queries
@@ -47,6 +48,11 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         error=call.error or ErrorInfo(),
         ranks=tuple(_ranks(state, gang)) if gang is not None else (),
         cost=cost_of_call(state, call, book) if book is not None else CostView(),
+        parent=call.parent,
+        retries=spec.limits.retries if call.retries is None else call.retries,
+        retries_used=user_tries(call),
+        deadline_ms=call.submitted_wall_ms + call.deadline_ms - call.submitted_ms if call.deadline_ms else 0,
+        idempotency_key=call.key,
     )
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx_agent import preflight_book
-from phalanx_agent.discovery.cordons import FILE, Cordons, boot_of
+from phalanx_agent.discovery.boot_file import boot_of
+from phalanx_agent.discovery.cordons import FILE, Cordons
 
 EXIT_FAILED = 1
 EXIT_UNKNOWN = 2

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from phalanx.core.messages import Member
-from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources
+from phalanx.core.spec import CodeRef, EnvSpec, FunctionSpec, Limits, Resources, Retrying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,8 @@ def _function(value: dict[str, Any]) -> FunctionSpec:
     env = value["env"]
     variables = tuple((str(k), str(v)) for k, v in env["variables"])
     value["resources"] = Resources(**value["resources"])
-    value["limits"] = Limits(**value["limits"])
+    retrying = Retrying(**value["limits"].pop("retrying", {}))
+    value["limits"] = Limits(**value["limits"], retrying=retrying)
     value["env"] = EnvSpec(pip=tuple(env["pip"]), preload=tuple(env["preload"]), variables=variables)
     value["code"] = CodeRef(**value["code"])
     return FunctionSpec(**value)

@@ -1,8 +1,9 @@
 """Getting ranks' output off the node: spool files are read as they grow and uploaded in segments, call by call.
 
 A segment is spool records of one call, as `phalanx.core.logrecords` defines them, stored as
-``logs/<call_id>/<node_id>/<n>``; the last one ends with the call's end record. Segments go out every 5 s, at 1 MiB, and
-when a call ends. How far the upload has come stands beside the spool, so a restarted agent goes on from there and
+``logs/<call_id>/<node_id>/<gang_id>.<n>``; the last one ends with an attempt's end record. ``n`` is where its first
+record stands in the spool, so that no attempt replaces another. Segments go out every 5 s, at 1 MiB, and when a
+call ends. How far the upload has come stands beside the spool, so a restarted agent goes on from there and
 repeats at most one segment, under the same name. While nothing can be uploaded nothing is read: the spool is the
 buffer.
 Output outside calls stays in the spool.
@@ -15,7 +16,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -39,16 +40,17 @@ Put = Callable[[str, bytes], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one gang's spool has been stored. ``segments``: the next number of each call that goes on."""
+    """How far one gang's spool has been stored. ``open``: calls with a stored segment and no end yet."""
 
     offset: int = 0
-    segments: dict[str, int] = field(default_factory=dict[str, int])
+    open: frozenset[str] = frozenset()
 
 
 class SpoolUploader:
     """One gang's spool. ``node_id`` and call ids make the segments' names."""
 
     def __init__(self, gang_dir: Path, *, node_id: str, put: Put, clock: Clock) -> None:
+        self._gang_id = gang_dir.name
         self._spool = gang_dir / "spool.log"
         self._progress_path = gang_dir / "uploaded.json"
         self._node_id = node_id
@@ -57,6 +59,7 @@ class SpoolUploader:
         self._progress = _load(self._progress_path)
         self._read_to = self._progress.offset
         self._parts: dict[str, list[bytes]] = {}
+        self._starts: dict[str, int] = {}
         self._bytes = 0
         self._ended: set[str] = set()
         self._oldest_ms = 0
@@ -83,34 +86,32 @@ class SpoolUploader:
         data = read_spool(self._spool, self._read_to)
         start = self._read_to
         for record, end in decode(data):
-            self._read_to = start + end
+            at, self._read_to = self._read_to, start + end
             if not outside_calls(record):
-                self._take(record)
+                self._take(record, at)
         return self._read_to > start
 
-    def _take(self, record: LogRecord) -> None:
+    def _take(self, record: LogRecord, at: int) -> None:
         call_id = id_text("c", record.call)
         if record.stream == END:
-            if call_id not in self._parts and call_id not in self._progress.segments and not _wrote(record):
+            if call_id not in self._parts and call_id not in self._progress.open and not _wrote(record):
                 return
             self._ended.add(call_id)
         if not self._parts:
             self._oldest_ms = self._clock.monotonic_ms()
         data = encode(record)
+        self._starts.setdefault(call_id, at)
         self._parts.setdefault(call_id, []).append(data)
         self._bytes += len(data)
 
     async def _store(self) -> None:
-        segments = dict(self._progress.segments)
         for call_id, parts in self._parts.items():
-            number = segments.get(call_id, 0)
-            await self._put(f"logs/{call_id}/{self._node_id}/{number}", b"".join(parts))
-            segments[call_id] = number + 1
-        for call_id in self._ended:
-            segments.pop(call_id, None)
-        self._progress = _Progress(self._read_to, segments)
+            name = f"logs/{call_id}/{self._node_id}/{self._gang_id}.{self._starts[call_id]}"
+            await self._put(name, b"".join(parts))
+        self._progress = _Progress(self._read_to, (self._progress.open | self._parts.keys()) - self._ended)
         _save(self._progress_path, self._progress)
         self._parts.clear()
+        self._starts.clear()
         self._ended.clear()
         self._bytes = 0
 
@@ -211,10 +212,10 @@ def _wrote(record: LogRecord) -> bool:
 def _load(path: Path) -> _Progress:
     try:
         data = json.loads(path.read_text())
-        return _Progress(int(data["offset"]), {str(k): int(v) for k, v in data["segments"].items()})
+        return _Progress(int(data["offset"]), frozenset(map(str, data.get("open", data.get("segments", ())))))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return _Progress()
 
 
 def _save(path: Path, progress: _Progress) -> None:
-    replace_file(path, json.dumps({"offset": progress.offset, "segments": progress.segments}))
+    replace_file(path, json.dumps({"offset": progress.offset, "open": sorted(progress.open)}))

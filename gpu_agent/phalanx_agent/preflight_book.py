@@ -1,130 +1,86 @@
 """What ranks found when they verified the links of this node, kept over restarts of the agent.
 
 One file, `preflight.json` in the state directory, holds it for this boot: after another one cables, firmware and
-drivers may be others. `phalanx-agent clear-gpu` takes a GPU's pairs out; whoever changes the file holds its lock.
+drivers may be others. `phalanx-agent clear-gpu` takes a GPU's pairs out.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-import logging
-from collections.abc import Generator, Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from phalanx.core.files import replace_file
 from phalanx.core.topology.verified import PairCheck, pair_of
-
-log = logging.getLogger(__name__)
+from phalanx_agent.discovery.boot_file import BootFile, Form
 
 FILE = "preflight.json"
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """``rate``: of the all-reduce over all GPUs of the node, in GB/s."""
+
+    checks: Mapping[Pair, PairCheck] = field(default_factory=dict[Pair, PairCheck])
+    rate: float | None = None
 
 
 class PairBook:
     """The newest result of each pair. Without a file that can be written, memory remains."""
 
     def __init__(self, path: Path, *, boot_id: str) -> None:
-        self._path = path
-        self._boot_id = boot_id
-        self._seen: tuple[int, int] = (0, 0)
-        self._unread = False
-        self.checks: dict[tuple[str, str], PairCheck] = {}
-        self.all_reduce_gbyte_s: float | None = None
+        form = Form(what="verified links", empty=_Facts(), read=_read, write=_write)
+        self._file = BootFile(path, form, boot_id=boot_id)
+
+    @property
+    def checks(self) -> Mapping[Pair, PairCheck]:
+        return self._file.facts.checks
+
+    @property
+    def all_reduce_gbyte_s(self) -> float | None:
         """Over all GPUs of the node."""
-        self.refresh()
+        return self._file.facts.rate
 
     def refresh(self) -> bool:
-        """Reads the file again where somebody else has changed it; says whether that was so.
-
-        Where it cannot be read, all stays as it was: a pair that copies wrongly must not come back by that.
-        """
-        try:
-            seen = self._stamp()
-            changed = seen != self._seen
-            if changed:
-                self.checks, self.all_reduce_gbyte_s = _read(self._path, self._boot_id)
-                self._seen = seen
-        except OSError as e:
-            if not self._unread:
-                log.error("verified links cannot be read", extra={"file": str(self._path), "reason": str(e)})  # noqa: TRY400
-            self._unread = True
-            return False
-        self._unread = False
-        return changed
+        """Sees what a person cleared; says whether somebody changed anything."""
+        return self._file.refresh()
 
     def note(self, checks: Iterable[PairCheck], all_reduce_gbyte_s: float | None) -> None:
         """Writes results down. None: the all-reduce was not over all GPUs."""
-        with self._changing():
-            self.checks.update((check.gpus, check) for check in checks)
-            if all_reduce_gbyte_s is not None:
-                self.all_reduce_gbyte_s = all_reduce_gbyte_s
+        new = {check.gpus: check for check in checks}
+        self._file.change(lambda facts: _noted(facts, new, all_reduce_gbyte_s))
 
     def forget(self, uuid: str) -> None:
         """Makes the pairs of a GPU untried again."""
-        with self._changing():
-            self.checks = {pair: check for pair, check in self.checks.items() if uuid not in pair}
+        self._file.change(lambda facts: _without(facts, uuid))
 
     def wrong(self) -> list[PairCheck]:
         """Returns the pairs whose copies came out wrong."""
         return [check for check in self.checks.values() if not check.copies]
 
-    @contextlib.contextmanager
-    def _changing(self) -> Generator[None]:
-        """What is changed within the block is written after it. Not synced: after a power cut it is another boot."""
-        try:
-            lock = self._path.with_suffix(".lock").open("w")
-        except OSError as e:
-            yield
-            self._only_in_memory(e)
-            return
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self.refresh()
-            yield
-            try:
-                replace_file(self._path, json.dumps(self._as_json()))
-            except OSError as e:
-                self._only_in_memory(e)
-            with contextlib.suppress(OSError):
-                self._seen = self._stamp()
 
-    def _only_in_memory(self, error: OSError) -> None:
-        log.error("verified links are kept in memory only", extra={"file": str(self._path), "reason": str(error)})
-
-    def _as_json(self) -> dict[str, Any]:
-        return {
-            "boot_id": self._boot_id,
-            "pairs": [asdict(check) for check in self.checks.values()],
-            "all_reduce_gbyte_s": self.all_reduce_gbyte_s,
-        }
-
-    def _stamp(self) -> tuple[int, int]:
-        try:
-            stat = self._path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return stat.st_ino, stat.st_mtime_ns
+def _noted(facts: _Facts, new: Mapping[Pair, PairCheck], rate: float | None) -> _Facts:
+    return _Facts(checks={**facts.checks, **new}, rate=facts.rate if rate is None else rate)
 
 
-def _read(path: Path, boot_id: str) -> tuple[dict[tuple[str, str], PairCheck], float | None]:
-    """Returns what the file holds, nothing where it is missing or broken. Raises OSError where it cannot be read."""
-    try:
-        data = json.loads(path.read_text())
-        if data["boot_id"] != boot_id:
-            return {}, None
-        checks = [
-            PairCheck(
-                gpus=pair_of(*map(str, each["gpus"])),
-                gbyte_s=float(each["gbyte_s"]),
-                copies=bool(each["copies"]),
-                at_ms=int(each["at_ms"]),
-            )
-            for each in data["pairs"]
-        ]
-        rate = data["all_reduce_gbyte_s"]
-        return {check.gpus: check for check in checks}, None if rate is None else float(rate)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return {}, None
+def _without(facts: _Facts, uuid: str) -> _Facts:
+    return replace(facts, checks={pair: check for pair, check in facts.checks.items() if uuid not in pair})
+
+
+def _write(facts: _Facts) -> dict[str, Any]:
+    return {"pairs": [asdict(check) for check in facts.checks.values()], "all_reduce_gbyte_s": facts.rate}
+
+
+def _read(data: dict[str, Any]) -> _Facts:
+    checks = [
+        PairCheck(
+            gpus=pair_of(*map(str, each["gpus"])),
+            gbyte_s=float(each["gbyte_s"]),
+            copies=bool(each["copies"]),
+            at_ms=int(each["at_ms"]),
+        )
+        for each in data["pairs"]
+    ]
+    rate = data["all_reduce_gbyte_s"]
+    return _Facts(checks={check.gpus: check for check in checks}, rate=None if rate is None else float(rate))

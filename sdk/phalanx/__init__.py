@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CallError,
         CallTimeoutError,
         ConnectionFailedError,
+        CostLimitError,
         GetTimeoutError,
         InvalidSpecError,
         NoBlobStoreError,
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
     )
     from phalanx.environment import env
     from phalanx.function import Function, gpu_function
+    from phalanx.gathering import gather
     from phalanx.logs import LogLine
+    from phalanx.map_call import MapCall, MapProgress
+    from phalanx.map_verbs import ForEachSummary
+    from phalanx.retries import Retries
 
 _ERRORS = (
     "AuthError",
@@ -47,6 +52,7 @@ _ERRORS = (
     "CallError",
     "CallTimeoutError",
     "ConnectionFailedError",
+    "CostLimitError",
     "GetTimeoutError",
     "InvalidSpecError",
     "NoBlobStoreError",
@@ -66,10 +72,15 @@ _HOMES = {
     "App": "phalanx.app",
     "Call": "phalanx.call",
     "Context": "phalanx.context",
+    "ForEachSummary": "phalanx.map_verbs",
     "Function": "phalanx.function",
     "LogLine": "phalanx.logs",
+    "Retries": "phalanx.retries",
+    "MapCall": "phalanx.map_call",
+    "MapProgress": "phalanx.map_call",
     "current": "phalanx.context",
     "env": "phalanx.environment",
+    "gather": "phalanx.gathering",
     "gpu_function": "phalanx.function",
     **dict.fromkeys(_ERRORS, "phalanx.core.errors"),
 }
@@ -83,10 +94,14 @@ __all__ = [
     "CallTimeoutError",
     "ConnectionFailedError",
     "Context",
+    "CostLimitError",
+    "ForEachSummary",
     "Function",
     "GetTimeoutError",
     "InvalidSpecError",
     "LogLine",
+    "MapCall",
+    "MapProgress",
     "NoBlobStoreError",
     "NotBuiltError",
     "NotFoundError",
@@ -96,11 +111,13 @@ __all__ = [
     "PoisonError",
     "RankDiedError",
     "RemoteError",
+    "Retries",
     "SerializationError",
     "UnschedulableError",
     "VersionError",
     "current",
     "env",
+    "gather",
     "gpu_function",
 ]
 

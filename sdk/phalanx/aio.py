@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from phalanx.connection import is_connected
 from phalanx.core.frames import Kind
@@ -45,14 +45,63 @@ async def in_thread(act: Callable[[], T], *, on_cancel: Callable[[], object] | N
     return await _cancelling(future, on_cancel)
 
 
-def close_behind(results: Generator[Any]) -> None:
-    """Closes a generator that another thread may still be inside of; that one then ends it itself."""
+class Results(Generic[T]):
+    """What a map yields, for ``async for``. It may be closed, dropped or shared by several tasks at any time.
 
-    def close() -> None:
-        with contextlib.suppress(ValueError):
-            results.close()
+    A task that waits for the next value when another one closes it gets CallCancelledError.
+    """
 
-    cancel_behind(close)
+    def __init__(
+        self, results: Generator[T], *, stop: Callable[[], None], begin: Callable[[], None] = lambda: None
+    ) -> None:
+        """``stop`` ends a wait inside ``results`` from another thread; ``begin`` is called in the event loop."""
+        self._results = results
+        self._stop = stop
+        self._begin = begin
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._closed:
+            raise StopAsyncIteration
+        self._begin()
+        ended = object()
+        try:
+            value = await in_thread(lambda: self._next(ended))
+        except BaseException:
+            self._close()
+            raise
+        if value is ended:
+            self._closed = True
+            raise StopAsyncIteration
+        return value
+
+    async def aclose(self) -> None:
+        """Cancels what is under way; returns at once."""
+        self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _next(self, ended: Any) -> T:
+        with self._lock:
+            return next(self._results, ended)
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stop()
+        lock, results = self._lock, self._results
+
+        def close() -> None:
+            with lock:
+                results.close()
+
+        cancel_behind(close)
 
 
 async def remote(definition: Definition, packed: Packed) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -10,12 +11,14 @@ from phalanx.client import is_terminal
 from phalanx.core.errors import GetTimeoutError, InvalidSpecError
 from phalanx.core.ids import id_raw
 from phalanx.core.views import CallView, CostView, RankView
+from phalanx.durations import Duration, seconds
 from phalanx.giving_up import STOPS, goes_on
 from phalanx.logs import LogLine, read_logs
-from phalanx.options import Duration, seconds
 from phalanx.runner import current
 
 R = TypeVar("R")
+
+MAX_CHILDREN = 1000
 
 
 class Call(Generic[R]):
@@ -27,17 +30,24 @@ class Call(Generic[R]):
         self._ended: CallView | None = None
         self.get: Get[R] = Get(self)
         self.status: Twin[CallView] = Twin(self._status)
+        self.parent: Twin[Call[Any] | None] = Twin(self._parent)
+        self.children: Twin[tuple[Call[Any], ...]] = Twin(self._children)
         self.cancel: Cancel = Cancel(self)
 
     @classmethod
     def from_id(cls, call_id: str) -> Call[Any]:
-        """Returns the call of that id; whether it exists is seen at the first question. Raises InvalidSpecError."""
+        """Returns the call of that id, of any age that the history goes back to.
+
+        Raises InvalidSpecError for what is no call id. Whether the call exists in this workspace is seen at the first
+        question, which raises NotFoundError.
+        """
         try:
             id_raw(call_id)
-        except ValueError as e:
-            raise InvalidSpecError(
-                f"{call_id!r} is not a call id: they look like c-0123…, see `gpuctl ps --all`"
-            ) from e
+            known = call_id.startswith("c-")
+        except ValueError:
+            known = False
+        if not known:
+            raise InvalidSpecError(f"{call_id!r} is not a call id: they look like c-0123…, see `gpuctl ps --all`")
         return Call(call_id)
 
     def logs(self, follow: bool = False) -> Iterator[LogLine]:
@@ -64,18 +74,27 @@ class Call(Generic[R]):
             return self._ended
         return self._remember(current().client.get_call(self.id))
 
-    def wait_for_end(self, timeout_s: float | None) -> CallView:
-        """Returns the terminal view. Raises GetTimeoutError."""
+    def _parent(self) -> Call[Any] | None:
+        """Returns the call from inside which this one was made; None where a program made it."""
+        parent = self._status().parent
+        return Call(parent) if parent else None
+
+    def _children(self) -> tuple[Call[Any], ...]:
+        """Returns the calls that were made from inside this one, in order; of very many the newest 1000."""
+        views = current().client.list_calls(parent=self.id, ended_too=True, limit=MAX_CHILDREN)
+        return tuple(Call(view.call_id) for view in reversed(views))
+
+    def wait_for_end(self, timeout_s: float | None, stop: threading.Event | None = None) -> CallView:
+        """Returns the terminal view. Raises GetTimeoutError, also soon after ``stop``."""
         if self._ended is not None:
             return self._ended
         runner = current()
         until_ms = None if timeout_s is None else runner.clock.monotonic_ms() + round(timeout_s * 1000)
-        view = self._remember(runner.await_end(self.id, until_ms=until_ms))
+        view = self._remember(runner.await_end(self.id, until_ms=until_ms, stop=stop))
         if not is_terminal(view):
             state = f"it is {view.state}" + (f": {view.reason}" if view.reason else "") if view.state else "no answer"
-            raise GetTimeoutError(
-                f"call {self.id} did not end within {timeout_s:g} s; {state}", hint=f"gpuctl logs -f {self.id}"
-            )
+            within = "while it was waited for" if timeout_s is None else f"within {timeout_s:g} s"
+            raise GetTimeoutError(f"call {self.id} did not end {within}; {state}", hint=f"gpuctl logs -f {self.id}")
         return view
 
     def value(self, view: CallView) -> R:
@@ -121,7 +140,13 @@ class Get(Generic[R]):
 
     async def aio(self, timeout: Duration | None = None) -> R:
         """Cancelling the task stops the waiting, not the call."""
-        return await aio.in_thread(lambda: self(timeout))
+        stop = threading.Event()
+        return await aio.in_thread(lambda: self.until(stop, timeout), on_cancel=stop.set)
+
+    def until(self, stop: threading.Event, timeout: Duration | None = None) -> R:
+        """The same on a thread, which gives up soon after ``stop``: nobody wants the value any more."""
+        timeout_s = None if timeout is None else seconds("timeout", timeout)
+        return self._call.value(self._call.wait_for_end(timeout_s, stop))
 
 
 class Cancel:
@@ -131,7 +156,10 @@ class Cancel:
         self._call = call
 
     def __call__(self, *, wait: bool = True) -> CallView:
-        """Returns when the call's processes are gone; at once with ``wait`` False. Harmless on an ended call."""
+        """Returns when the call's processes are gone; at once with ``wait`` False. Harmless on an ended call.
+
+        Calls that were made from inside it and still run or wait are cancelled as well.
+        """
         view = current().client.cancel(self._call.id)
         return self._call.wait_for_end(None) if wait and not is_terminal(view) else view
 

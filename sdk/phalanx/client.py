@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from phalanx import wire, wire_errors
 from phalanx.connection import Connection
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import ConnectionFailedError, NotFoundError
-from phalanx.core.messages import Body
+from phalanx.core.messages import Body, CallTerms
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState
 from phalanx.core.views import (
@@ -145,14 +145,30 @@ class Client:
 
     # ---- calls ----
 
-    def submit(self, call_id: str, function_id: str, args: Body, *, timeout_ms: int = 0) -> str:
-        """Returns the call's state once it is durable."""
+    def submit(
+        self,
+        call_id: str,
+        function_id: str,
+        args: Body,
+        *,
+        timeout_ms: int = 0,
+        parent: str = "",
+        terms: CallTerms | None = None,
+    ) -> str:
+        """Returns the call's id once it is durable: another one where ``terms`` hold an idempotency key that was used
+        before. ``parent``: the call from inside which it is made.
+        """
         request = control_pb2.SubmitCallRequest(
-            call_id=call_id, function_id=function_id, args=wire.to_proto(args), timeout_ms=timeout_ms
+            call_id=call_id,
+            function_id=function_id,
+            args=wire.to_proto(args),
+            timeout_ms=timeout_ms,
+            parent=parent,
+            terms=None if terms is None else wire.to_proto(terms),
         )
         answer = self._unary("SubmitCall", request)
         self._saw(answer.log_seq)
-        return answer.state
+        return answer.call_id or call_id
 
     def get_call(self, call_id: str) -> CallView:
         """Returns the call as it is now. Raises NotFoundError."""
@@ -167,10 +183,17 @@ class Client:
         return True
 
     def list_calls(
-        self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False
+        self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False, parent: str = ""
     ) -> tuple[CallView, ...]:
-        request = control_pb2.ListCallsRequest(state=state, function=function, limit=limit, all=ended_too)
+        """Returns calls, the newest first; ``parent``: those that were made from inside that call."""
+        request = control_pb2.ListCallsRequest(
+            state=state, function=function, limit=limit, all=ended_too, parent=parent
+        )
         return tuple(wire.from_proto(CallView, c) for c in self._unary("ListCalls", request).calls)
+
+    def call_states(self, call_ids: Sequence[str]) -> list[str]:
+        """Returns the states of up to 1000 calls, in order; "" for one that is not known."""
+        return list(self._unary("GetCallStates", control_pb2.CallIds(call_ids=call_ids)).states)
 
     def watch(self, call_id: str, *, until_ms: int | None = None) -> Iterator[CallView]:
         """Yields the call as it is, then at each change; ends after a terminal state, or at ``until_ms`` (monotonic).

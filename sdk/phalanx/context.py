@@ -108,6 +108,17 @@ def current() -> Context:
     return running.get() if running is not None else Context(device=_local_device())
 
 
+def is_call_running() -> bool:
+    """Says whether this process is a rank with a call under way."""
+    return _Slot.running is not None
+
+
+def running_call_id() -> str:
+    """Returns the id of the call that runs in this process; empty outside a gang."""
+    running = _Slot.running
+    return running.get().call_id if running is not None else ""
+
+
 def install(make: Callable[[], Context] | None) -> None:
     """Makes what ``make`` returns the context of the call that runs now; None when no call runs. For the worker."""
     _Slot.running = _OnDemand(make) if make is not None else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from phalanx import context
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import ConnectionFailedError, SerializationError
-from phalanx.core.spec import CodeRef, FunctionSpec
+from phalanx.core.messages import CallTerms
+from phalanx.core.spec import CodeRef, FunctionSpec, Retrying
 from phalanx.loader import Bundle, bundle_for, dump_callable, python_version
+from phalanx.options import changed_resources
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,15 +31,25 @@ RESOLVE_AGAIN_MS = 2000
 """A deployed name is looked up again after this long, so that a new version is soon in use."""
 
 
+_AS_USUAL = Retrying()
+_NO_TERMS = CallTerms()
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A registered function. ``returns`` is "rank0" or "all", "" where it is not known here."""
+    """A registered function, and the terms of the calls to it. ``returns`` is "rank0" or "all", "" where it is not
+    known here; ``retries`` and ``retrying`` are the function's; ``timeout_ms`` 0 stands for the function's.
+    """
 
     function_id: str
     name: str
     returns: str = ""
     direct: bool = True
-    """False where only the control plane may run it, because it counts retries."""
+    """False where only the control plane may run it, because it counts retries, or for terms of the call's own."""
+    retries: int = 0
+    retrying: Retrying = _AS_USUAL
+    timeout_ms: int = 0
+    terms: CallTerms = _NO_TERMS
 
 
 class Definition(Protocol):
@@ -66,10 +78,25 @@ class Decorated:
         self._client: Client | None = None
         self._data = b""
         self._target: Target | None = None
+        self.variants: dict[FunctionSpec, Decorated] = {self.spec: self}
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def variant(self, changes: Mapping[str, Any]) -> Decorated:
+        """Returns the same function with other resources; equal ones are one and the same, and registered once."""
+        spec = changed_resources(self.spec, changes)
+        with self._lock:
+            found = self.variants.get(spec)
+            if found is None:
+                found = self.variants[spec] = Decorated(self.func, spec, self.owner)
+                found.variants = self.variants
+            return found
+
+    def unregistered(self) -> Target:
+        """Returns what is known of the target before it is one: all but its id."""
+        return target_of("", self.spec)
 
     def target(self, client: Client) -> Target:
         found = self.ready(client)
@@ -100,11 +127,13 @@ class Decorated:
 
 
 class Deployed:
-    """``app/name``, whichever version is deployed."""
+    """``app/name``, whichever version is deployed; with ``changes`` a function of its own with other resources."""
 
-    def __init__(self, app: str, function: str) -> None:
+    def __init__(self, app: str, function: str, changes: Mapping[str, Any] | None = None) -> None:
         self.app = app
         self.function = function
+        self._changes = dict(changes or {})
+        self._variants: dict[str, Deployed] = {}
         self._clock = SystemClock()
         self._known: tuple[Client, Target, int] | None = None
 
@@ -116,7 +145,11 @@ class Deployed:
         found = self.ready(client)
         if found is None:
             view, spec = client.resolve(self.app, self.function)
-            found = target_of(view.function_id, spec)
+            function_id = view.function_id
+            if self._changes:
+                spec = changed_resources(spec, self._changes)
+                function_id = client.register(spec)
+            found = target_of(function_id, spec)
             self._known = (client, found, self._clock.monotonic_ms())
         return found
 
@@ -125,6 +158,12 @@ class Deployed:
         if known is None or known[0] is not client:
             return None
         return known[1] if self._clock.monotonic_ms() - known[2] < RESOLVE_AGAIN_MS else None
+
+    def variant(self, changes: Mapping[str, Any]) -> Deployed:
+        """Returns the same function with other resources, on top of those that were changed before."""
+        changed_resources(FunctionSpec(name=self.function), changes)
+        changes = {**self._changes, **changes}
+        return self._variants.setdefault(repr(sorted(changes.items())), Deployed(self.app, self.function, changes))
 
 
 class ById:
@@ -149,17 +188,20 @@ class ById:
 class Own:
     """A function's handle inside that very function, in a gang: its id is that of the running call."""
 
-    def __init__(self, name: str, returns: str) -> None:
-        self.name = name
-        self._returns = returns
+    def __init__(self, known: Target) -> None:
+        self._known = known
         self._target: Target | None = None
+
+    @property
+    def name(self) -> str:
+        return self._known.name
 
     def target(self, client: Client) -> Target:
         if self._target is None:
             call_id = context.current().call_id
             if not call_id:
                 raise ConnectionFailedError(f"{self.name} is not running in a gang, so its id is not known here")
-            self._target = Target(client.get_call(call_id).function_id, self.name, self._returns)
+            self._target = replace(self._known, function_id=client.get_call(call_id).function_id)
         return self._target
 
     def ready(self, client: Client) -> Target | None:
@@ -168,7 +210,10 @@ class Own:
 
 
 def target_of(function_id: str, spec: FunctionSpec) -> Target:
-    return Target(function_id, spec.name, spec.returns, direct=spec.limits.retries == 0)
+    limits = spec.limits
+    return Target(
+        function_id, spec.name, spec.returns, limits.retries == 0, retries=limits.retries, retrying=limits.retrying
+    )
 
 
 def being_dumped(definition: Definition) -> bool:

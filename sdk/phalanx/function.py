@@ -1,4 +1,5 @@
-"""`@phalanx.gpu_function` and the handle that it makes: `.remote`, `.spawn`, `.map`, `.starmap`, `.local`.
+"""`@phalanx.gpu_function` and the handle that it makes: `.remote`, `.spawn`, `.map`, `.for_each`, `.local`
+and their kin.
 
 Calling the handle plainly runs the function here, as if it were not decorated. Arguments are checked against the
 signature before anything is sent.
@@ -9,14 +10,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.serialization import Packed, pack_arguments
 from phalanx.core.spec import EnvSpec, FunctionSpec, check_name
 from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped
-from phalanx.options import Duration, Options, spec_for
-from phalanx.verbs import Local, Map, Remote, Spawn, StarMap
+from phalanx.durations import Duration
+from phalanx.map_verbs import ForEach, Map, SpawnMap, StarMap
+from phalanx.options import Options, check_names, spec_for
+from phalanx.overrides import Asked, CallOptions, Overridden, overridden
+from phalanx.retries import Retries, RetryOn
+from phalanx.verbs import Local, Remote, Spawn
 
 if TYPE_CHECKING:
     from phalanx.app import App
@@ -39,6 +45,8 @@ class Function(Generic[P, R]):
         self.spawn: Spawn[P, R] = Spawn(self)
         self.map: Map[R] = Map(self)
         self.starmap: StarMap[R] = StarMap(self)
+        self.for_each: ForEach[R] = ForEach(self)
+        self.spawn_map: SpawnMap[R] = SpawnMap(self)
         self.local: Local[P, R] = Local(self)
         if wrapped is not None:
             functools.update_wrapper(self, _named(wrapped), updated=())
@@ -56,8 +64,29 @@ class Function(Generic[P, R]):
 
     @property
     def spec(self) -> FunctionSpec | None:
-        """What the decorator asked for; None for a function that is known by name or id only."""
-        return self.definition.spec if isinstance(self.definition, Decorated) else None
+        """What the decorator asked for, with other resources where `options` gave them; None for a function that is
+        known by name or id only.
+        """
+        definition = self.definition.inner if isinstance(self.definition, Overridden) else self.definition
+        return definition.spec if isinstance(definition, Decorated) else None
+
+    def options(self, **options: Unpack[CallOptions]) -> Function[P, R]:
+        """Returns this function with other terms for the calls that are made through what is returned.
+
+        timeout, retries, retry_on: instead of the function's. deadline: a duration from each call's submission, or an
+        aware datetime; a call that has not ended by then ends as a CallTimeoutError, whatever it waits for.
+        idempotency_key: within 24 h the same key of the same function is the same call, with the same outcome; with
+        other arguments it is refused. Such calls go through the control plane, to the same warm gangs.
+        gpus, gpu, startup_timeout, grace: a variant of the function, with gangs of its own.
+
+        Raises TypeError for a name that does not exist, and InvalidSpecError for a wrong value.
+        """
+        return self.with_definition(overridden(self.definition, options))
+
+    def with_definition(self, definition: Definition) -> Function[P, R]:
+        made: Function[P, R] = Function(definition, self.wrapped)
+        made.prefix = self.prefix
+        return made
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function here."""
@@ -89,9 +118,10 @@ class Function(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A handle travels as the function's id; inside its own function, as that function's own."""
-        if being_dumped(self.definition):
-            spec = self.spec
-            return _own, (self.name, spec.returns if spec else "")
+        if isinstance(self.definition, Overridden):
+            return _asking, (self.with_definition(self.definition.inner), self.definition.asked)
+        if isinstance(self.definition, Decorated) and being_dumped(self.definition):
+            return _own, (self.definition.unregistered(),)
         if isinstance(self.definition, ById):
             return _by_id, (self.definition.target(), self.prefix)
         from phalanx.connection import connect
@@ -122,7 +152,8 @@ def gpu_function(
     hang_timeout: Duration | None = ...,
     grace: Duration = ...,
     disconnect_grace: Duration | None = ...,
-    retries: int = ...,
+    retries: int | Retries = ...,
+    retry_on: RetryOn | None = ...,
     scaledown_window: Duration = ...,
     env: EnvSpec | None = ...,
     name: str | None = ...,
@@ -146,7 +177,8 @@ def gpu_function(
     hang_timeout: Duration | None = ...,
     grace: Duration = ...,
     disconnect_grace: Duration | None = ...,
-    retries: int = ...,
+    retries: int | Retries = ...,
+    retry_on: RetryOn | None = ...,
     scaledown_window: Duration = ...,
     env: EnvSpec | None = ...,
     name: str | None = ...,
@@ -171,11 +203,13 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     hang_timeout: Duration | None = None,
     grace: Duration = 3,
     disconnect_grace: Duration | None = None,
-    retries: int = 0,
+    retries: int | Retries = 0,
+    retry_on: RetryOn | None = None,
     scaledown_window: Duration = 60,
     env: EnvSpec | None = None,
     name: str | None = None,
     app: App | None = None,
+    **unknown: Any,
 ) -> Any:
     """Makes a function run on a gang of GPUs.
 
@@ -186,12 +220,15 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     Durations are seconds or text such as "10m". timeout: of one execution. startup_timeout: until the gang is ready.
     grace: between SIGTERM and SIGKILL. disconnect_grace: how long a gang outlives the loss of its control plane (300).
     scaledown_window: how long an idle gang stays warm.
-    retries: further attempts after a user exception, a timeout or running out of memory; with 0 the function runs at
-    most once. Functions with retries always go through the control plane.
+    retries: further attempts after a user exception, a timeout or running out of memory, as a number (1 s doubled each
+    time between them) or `phalanx.Retries`; with 0 the function runs at most once. retry_on: only after these exception
+    classes, or dotted names, and what is derived from them. Functions with retries go through the control plane.
     env: made with `phalanx.env`. name: instead of the function's own. app: collects it for `gpuctl deploy`.
 
-    Raises InvalidSpecError on wrong use and NotBuiltError on an option that does not exist yet.
+    Raises InvalidSpecError on wrong use, TypeError for an option that does not exist, and NotBuiltError for one that
+    does not exist yet. `Function.options` overrides some of them for single calls.
     """
+    check_names("gpu_function", unknown, (*(field.name for field in fields(Options)), "app"))
     options = Options(
         gpus=gpus,
         gpu=gpu,
@@ -207,6 +244,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
         grace=grace,
         disconnect_grace=disconnect_grace,
         retries=retries,
+        retry_on=retry_on,
         scaledown_window=scaledown_window,
         env=env,
         name=name,
@@ -292,5 +330,9 @@ def _by_id(target: Target, prefix: tuple[Any, ...]) -> Function[..., Any]:
     return function
 
 
-def _own(name: str, returns: str) -> Function[..., Any]:
-    return Function(Own(name, returns))
+def _own(known: Target) -> Function[..., Any]:
+    return Function(Own(known))
+
+
+def _asking(function: Function[..., Any], asked: Asked) -> Function[..., Any]:
+    return function.with_definition(Overridden(function.definition, asked))

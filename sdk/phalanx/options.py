@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from phalanx.core.errors import InvalidSpecError, NotBuiltError
-from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources, check_name
-
-Duration = float | str | timedelta
-"""Seconds, or text such as "90s", "10m", "1h30m", "500ms"."""
+from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources, Retrying, check_name
+from phalanx.durations import Duration, positive, seconds
+from phalanx.retries import Retries, RetryOn, merged
 
 DEFAULT_DISCONNECT_GRACE_S = 300.0
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +33,8 @@ class Options:
     hang_timeout: Duration | None = None
     grace: Duration = 3
     disconnect_grace: Duration | None = None
-    retries: int = 0
+    retries: int | Retries = 0
+    retry_on: RetryOn | None = None
     scaledown_window: Duration = 60
     env: EnvSpec | None = None
     name: str | None = None
@@ -93,19 +90,6 @@ def default_name(func: object) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def seconds(what: str, value: Duration) -> float:
-    """Returns a duration in seconds. Raises InvalidSpecError with examples of what is right."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:  # noqa: PLR0124
-        return float(value)
-    if isinstance(value, str):
-        parts = _DURATION.findall(value)
-        if parts and not _DURATION.sub("", value).strip():
-            return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-    raise InvalidSpecError(f"{what}={value!r}: give seconds as a number, or text such as '90s', '10m', '1h30m'")
-
-
 def _resources(options: Options) -> Resources:
     return Resources(
         gpus=_number("gpus", options.gpus),
@@ -118,23 +102,43 @@ def _resources(options: Options) -> Resources:
 
 def _limits(options: Options) -> Limits:
     disconnect = options.disconnect_grace
+    retries, retrying = merged(0, Retrying(), options.retries, options.retry_on)
     return Limits(
-        timeout_s=0 if options.timeout is None else _positive("timeout", options.timeout),
-        startup_timeout_s=_positive("startup_timeout", options.startup_timeout),
+        timeout_s=0 if options.timeout is None else positive("timeout", options.timeout),
+        startup_timeout_s=positive("startup_timeout", options.startup_timeout),
         grace_s=seconds("grace", options.grace),
         disconnect_grace_s=DEFAULT_DISCONNECT_GRACE_S
         if disconnect is None
         else seconds("disconnect_grace", disconnect),
         scaledown_window_s=seconds("scaledown_window", options.scaledown_window),
-        retries=_whole("retries", options.retries),
+        retries=retries,
+        retrying=retrying,
     )
 
 
-def _positive(what: str, value: Duration) -> float:
-    number = seconds(what, value)
-    if number <= 0:
-        raise InvalidSpecError(f"{what}={value!r}: give more than 0 seconds, or leave it out")
-    return number
+def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError for an option that does not exist, naming the one that was meant where there is one alike."""
+    known = tuple(known)
+    for name in given:
+        if name not in known:
+            alike = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            meant = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
+            raise TypeError(f"{where} has no option {name!r}: {meant}")
+
+
+def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> FunctionSpec:
+    """Returns the spec with other ``gpus``, ``gpu``, ``startup_timeout`` or ``grace``. Raises InvalidSpecError."""
+    resources: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    if "gpus" in changes:
+        resources["gpus"] = _number("gpus", changes["gpus"])
+    if "gpu" in changes:
+        resources["gpu"] = _text("gpu", changes["gpu"])
+    if "startup_timeout" in changes:
+        limits["startup_timeout_s"] = positive("startup_timeout", changes["startup_timeout"])
+    if "grace" in changes:
+        limits["grace_s"] = seconds("grace", changes["grace"])
+    return replace(spec, resources=replace(spec.resources, **resources), limits=replace(spec.limits, **limits))
 
 
 def _number(what: str, value: object) -> float:

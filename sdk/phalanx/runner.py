@@ -6,27 +6,31 @@ is asked, of the control plane and of the agent; nothing is ever sent a second t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from phalanx import context
 from phalanx.client import Client, is_terminal
 from phalanx.connection import connect
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, CallCancelledError, ConnectionFailedError, NotFoundError, OutcomeUnknownError
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import id_text
-from phalanx.core.messages import Body
+from phalanx.core.messages import Body, CallTerms
 from phalanx.core.serialization import Packed
 from phalanx.core.spec import INLINE_BODY_BYTES
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection, Pending
 from phalanx.definition import Target
-from phalanx.giving_up import STOPS, break_off
+from phalanx.giving_up import STOPS, break_off, goes_on
+from phalanx.live_output import SHORT_MS, shown, wants_output
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
 from phalanx.waiting import line_for
@@ -38,6 +42,8 @@ LOOK_AGAIN_MS = 50
 IDLE_CHECK_MS = 20
 CANCEL_ANSWER_MS = 1000
 """How long a gang may take to say what it has of a call that is cancelled; one that runs says nothing yet."""
+STOP_LOOK_MS = 5000
+"""Between two looks at whether somebody still waits for a call."""
 _UNKNOWN_ANSWERS = 3
 _ASK_PAUSE_S = 0.3
 
@@ -65,6 +71,7 @@ class Runner:
         self.pid = os.getpid()
         self.pool = MemfdPool()
         self.clock = clock or SystemClock()
+        self._shows_output = wants_output(sys.stderr)
         self._routes: dict[str, GangConnection] = {}
         self._used_ms: dict[str, int] = {}
         self._no_gang_until_ms: dict[str, int] = {}
@@ -77,18 +84,26 @@ class Runner:
     def run(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
         """Returns the call's value, or raises. ``stop``: somebody cancelled before it was sent.
 
-        Breaking the wait off, as Ctrl-C does, cancels the call.
+        Breaking the wait off, as Ctrl-C does, cancels the call; one with an idempotency key goes on.
         """
         flight = None
         try:
             flight = self.direct(target, raw_id, packed)
             if flight is None:
-                return self.durable(target, raw_id, packed, stop)
-            flight.connection.wait(flight.pending)
+                return self.durable(target, raw_id, packed, stop, show=self._shows_output)
+            self._wait(flight)
             return self.settle(flight, stop)
         except STOPS as e:
-            break_off(e, {id_text("c", raw_id): lambda: self.cancel(target, raw_id, flight)})
+            if not target.terms.idempotency_key:
+                break_off(e, {id_text("c", raw_id): lambda: self.cancel(target, raw_id, flight)})
             raise
+
+    def _wait(self, flight: Flight) -> None:
+        if not self._shows_output:
+            flight.connection.wait(flight.pending)
+        elif not flight.connection.wait(flight.pending, until_ms=self.clock.monotonic_ms() + SHORT_MS):
+            with shown(self.client, flight.call_id):
+                flight.connection.wait(flight.pending)
 
     def direct(self, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
         """Sends the call to a warm gang; None when there is none."""
@@ -111,57 +126,85 @@ class Runner:
             raise error_of_frame(frame, flight.call_id)
         return self._recover(flight)
 
-    def durable(self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None) -> Any:
-        """Submits the call, waits for its end, and returns its value or raises."""
+    def durable(
+        self, target: Target, raw_id: bytes, packed: Packed, stop: threading.Event | None = None, *, show: bool = False
+    ) -> Any:
+        """Submits the call, waits for its end, and returns its value or raises. ``show``: what its ranks print, too."""
         if stop is not None and stop.is_set():
             raise CallCancelledError("cancelled before it was sent", call_id=id_text("c", raw_id))
         call_id = self.submit(target, raw_id, packed)
+        if target.terms.idempotency_key:
+            return self.value_of(self._await_shared(call_id), target.returns)
         if stop is not None and stop.is_set():
             self.client.cancel(call_id)
-        view = self.await_end(call_id)
+        with shown(self.client, call_id) if show else contextlib.nullcontext():
+            view = self.await_end(call_id)
         self._no_gang_until_ms.pop(target.function_id, None)
         return self.value_of(view, target.returns)
 
     def submit(self, target: Target, raw_id: bytes, packed: Packed) -> str:
-        """Returns the call's id once the control plane has made it durable."""
+        """Returns the call's id once the control plane has made it durable: the first one's, where it has a key."""
         call_id = id_text("c", raw_id)
         data = packed.tobytes()
         if len(data) <= INLINE_BODY_BYTES:
             body = Body(data=data, size=len(data))
         else:
             body = Body(blob=self.client.put_blob(data), size=len(data))
-        self.client.submit(call_id, target.function_id, body)
-        return call_id
+        return self.client.submit(
+            call_id,
+            target.function_id,
+            body,
+            timeout_ms=target.timeout_ms,
+            parent=context.running_call_id(),
+            terms=None if target.terms == CallTerms() else target.terms,
+        )
 
-    def await_end(self, call_id: str, *, until_ms: int | None = None) -> CallView:
-        """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic).
+    def await_end(self, call_id: str, *, until_ms: int | None = None, stop: threading.Event | None = None) -> CallView:
+        """Returns the call's last view: terminal, or as it is at ``until_ms`` (monotonic), or soon after ``stop``.
 
         A call that does not run after two seconds, or some more where nobody looks, says on standard error why.
         """
         line = line_for(call_id, self.clock)
         if line is None:
-            return self._last_view(call_id, until_ms)
+            return self._last_view(call_id, until_ms, stop=stop)
         with line:
             if until_ms is not None and until_ms <= line.until_ms:
-                return self._last_view(call_id, until_ms)
-            view = self._last_view(call_id, line.until_ms)
-            if is_terminal(view):
+                return self._last_view(call_id, until_ms, stop=stop)
+            view = self._last_view(call_id, line.until_ms, stop=stop)
+            if is_terminal(view) or (stop is not None and stop.is_set()):
                 return view
             line.see(view)
-            return self._last_view(call_id, until_ms, line.see)
+            return self._last_view(call_id, until_ms, line.see, stop=stop)
+
+    def _await_shared(self, call_id: str) -> CallView:
+        """Waits for a call that others may wait for too: it is not this one's to cancel."""
+        try:
+            return self.await_end(call_id)
+        except STOPS as e:
+            goes_on(e, call_id)
+            raise
 
     def _last_view(
-        self, call_id: str, until_ms: int | None, see: Callable[[CallView], None] = lambda _view: None
+        self,
+        call_id: str,
+        until_ms: int | None,
+        see: Callable[[CallView], None] = lambda _view: None,
+        *,
+        stop: threading.Event | None = None,
     ) -> CallView:
         view = CallView(call_id=call_id)
         try:
-            for view in self.client.watch(call_id, until_ms=until_ms):
-                see(view)
-                if is_terminal(view):
-                    break
+            while True:
+                now = self.clock.monotonic_ms()
+                look_ms = until_ms if stop is None else min(until_ms or now + STOP_LOOK_MS, now + STOP_LOOK_MS)
+                for view in self.client.watch(call_id, until_ms=look_ms):
+                    see(view)
+                    if is_terminal(view):
+                        return view
+                if stop is None or stop.is_set() or look_ms == until_ms:
+                    return view
         except ConnectionFailedError as e:
             _raise_with(e, call_id)
-        return view
 
     def value_of(self, view: CallView, returns: str) -> Any:
         """Returns an ended call's value, or raises what it ended with."""
@@ -171,7 +214,11 @@ class Runner:
         return value_of_body(body, returns)
 
     def cancel(self, target: Target, raw_id: bytes, flight: Flight | None = None) -> str:
-        """Asks for the call's end wherever it is. Returns its state then; "" for one that nobody knows."""
+        """Asks for the call's end wherever it is. Returns its state then; "" for one that nobody knows, or that has an
+        idempotency key, so that others may wait for it.
+        """
+        if target.terms.idempotency_key:
+            return ""
         if flight is not None and flight.connection.open and not flight.pending.done:
             flight.connection.cancel(raw_id)
             if flight.connection.open:
@@ -197,8 +244,12 @@ class Runner:
     # ---- gangs ----
 
     def route(self, target: Target) -> GangConnection | None:
-        """Returns a connection to a warm gang of the function, opening one where a gang is known."""
-        if not target.direct:
+        """Returns a connection to a warm gang of the function, opening one where a gang is known.
+
+        There is none for a call that is made from inside a call: that one is known to the control plane from the start,
+        so that it ends with its caller.
+        """
+        if not target.direct or context.is_call_running():
             return None
         route = self.open_route(target)
         if route is not None:

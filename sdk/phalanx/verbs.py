@@ -1,8 +1,10 @@
-"""What can be done with a function, each with its async twin: ``f.remote(...)`` and ``await f.remote.aio(...)``."""
+"""What can be done with a function, each with its async twin: ``f.remote(...)`` and ``await f.remote.aio(...)``.
+
+Verbs over many inputs are in `phalanx.map_verbs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from phalanx.core.ids import new_raw_id
@@ -10,16 +12,9 @@ from phalanx.core.ids import new_raw_id
 if TYPE_CHECKING:
     from phalanx.call import Call
     from phalanx.function import Function
-    from phalanx.mapping import Mapper
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-DEFAULT_WINDOW = 64
-
-
-def _results(mapper: Mapper, order: bool) -> Generator[Any]:
-    return mapper.ordered() if order else mapper.as_they_come()
 
 
 class Remote(Generic[P, R]):
@@ -67,78 +62,6 @@ class Spawn(Generic[P, R]):
         runner = current()
         target = self._function.definition.target(runner.client)
         return Call(runner.submit(target, new_raw_id(), packed), returns=target.returns)
-
-
-class _Mapping(Generic[R]):
-    """Shared by `map` and `starmap`: how one input becomes arguments."""
-
-    def __init__(self, function: Function[..., R]) -> None:
-        self._function = function
-
-    def _arguments(self, item: Any) -> tuple[Any, ...]:
-        raise NotImplementedError
-
-    def _mapper(self, inputs: Iterable[Any], return_exceptions: bool, window: int) -> Mapper:
-        from phalanx.mapping import Mapper, check_window
-
-        check_window(window)
-        items = iter(inputs)
-        packed = (self._function.pack(self._arguments(item), {}) for item in items)
-        return Mapper(self._function.definition, packed, window=window, return_exceptions=return_exceptions)
-
-    async def _results_aio(self, mapper: Mapper, order: bool) -> AsyncIterator[R]:
-        from phalanx import aio
-
-        results = _results(mapper, order)
-        ended = object()
-        try:
-            while True:
-                result: Any = await aio.in_thread(lambda: next(results, ended))
-                if result is ended:
-                    return
-                yield result
-        finally:
-            mapper.stop()
-            aio.close_behind(results)
-
-
-class Map(_Mapping[R]):
-    """Calls the function with each input."""
-
-    def __call__(
-        self,
-        inputs: Iterable[Any],
-        *,
-        order: bool = True,
-        return_exceptions: bool = False,
-        window: int = DEFAULT_WINDOW,
-    ) -> Iterator[R]:
-        """Yields the values lazily, in order unless ``order`` is False.
-
-        At most ``window`` inputs are under way. The first failure, and an error of ``inputs`` itself, is raised and
-        cancels what is under way; with ``return_exceptions`` failures of calls are yielded instead.
-        """
-        return _results(self._mapper(inputs, return_exceptions, window), order)
-
-    def aio(
-        self,
-        inputs: Iterable[Any],
-        *,
-        order: bool = True,
-        return_exceptions: bool = False,
-        window: int = DEFAULT_WINDOW,
-    ) -> AsyncIterator[R]:
-        return self._results_aio(self._mapper(inputs, return_exceptions, window), order)
-
-    def _arguments(self, item: Any) -> tuple[Any, ...]:
-        return (item,)
-
-
-class StarMap(Map[R]):
-    """Calls the function with each input's elements as its arguments."""
-
-    def _arguments(self, item: Any) -> tuple[Any, ...]:
-        return tuple(item)
 
 
 class Local(Generic[P, R]):

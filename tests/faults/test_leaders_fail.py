@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,24 @@ def test_a_leader_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_o
     assert cluster.leader() == 1 - old
     use(cluster, old)
     assert phalanx.Call.from_id(call.id).get(60) == "once"
+
+
+def test_keys_and_deadlines_hold_over_a_change_of_leader(cluster: Cluster, standby: Client, tmp_path: Path) -> None:
+    function = work.single(work.hold)
+    once = function.options(idempotency_key="order-17")
+    (tmp_path / "never").mkdir()
+    first = once.spawn(str(tmp_path), "done")
+    late = function.options(deadline=8).spawn(str(tmp_path / "never"))
+    work.wait_for_ranks(tmp_path, 1, first)
+    killed = cluster.kill_leader()
+    with ThreadPoolExecutor(4) as pool:
+        again = [pool.submit(once.spawn, str(tmp_path), "done") for _ in range(8)]
+    assert {each.result().id for each in again} == {first.id}
+    with pytest.raises(phalanx.InvalidSpecError, match=first.id):
+        once.spawn(str(tmp_path), "another")
+    work.go(tmp_path)
+    assert once.remote(str(tmp_path), "done") == "done"
+    assert len(work.arrivals(tmp_path)) == 1
+    with pytest.raises(phalanx.CallTimeoutError, match="did not end by its deadline, 8 s"):
+        late.get(60)
+    cluster.start_replica(killed)

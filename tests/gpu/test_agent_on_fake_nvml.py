@@ -164,3 +164,48 @@ def test_what_changes_while_the_agent_runs_is_known_within_ten_seconds_and_writt
     seconds_until(lambda: node.topology().gpus[2].health is Health.LOST, "the GPU is known to be lost", 10.0)
     assert node.gpu(2).state == "down"
     assert node.gpu(3).state == "free"
+
+
+@phalanx.gpu_function(gpus=1, scaledown_window=60)
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_a_storm_of_xids_keeps_the_agent_from_nothing_and_its_mark_outlives_a_kill(node: Node) -> None:
+    assert double.spawn(1).get(timeout=60) == 2
+    busy = [gpu.info.index for gpu in current().client.list_nodes()[0].gpus if gpu.gang_id]
+    at = next(index for index in range(GPUS) if index not in busy)
+    node.machine.say(*((at, 1000 + number) for number in range(10_000)))
+    waits: list[float] = []
+    for number in range(20):
+        began = time.monotonic()
+        assert double.spawn(number).get(timeout=30) == 2 * number
+        waits.append(time.monotonic() - began)
+    print(f"calls took {max(waits):.2f} s at most during the storm")
+    assert max(waits) < 3.0
+    seconds_until(lambda: node.gpu(at).state == "quarantined", "it is out of use", 5.0)
+    reason = node.gpu(at).reason
+    assert reason.startswith("XID 1000:")
+    _the_restarted_agent_knows(node, at, reason)
+
+
+def test_a_gpu_that_vanishes_is_told_and_is_free_when_it_returns_unless_it_fell_off_the_bus(node: Node) -> None:
+    describe(node.machine, lost=2)
+    seconds_until(lambda: node.gpu(2).state == "down", "the GPU is known to be lost", 10.0)
+    assert "NVML" in node.gpu(2).reason
+    seconds_until(lambda: node.topology().gpus[2].health is Health.LOST, "the topology says so", 10.0)
+    describe(node.machine)
+    seconds_until(lambda: node.gpu(2).state == "free", "it is free again", 10.0)
+    seconds_until(lambda: node.topology().gpus[2].health is Health.OK, "the topology says so", 45.0)
+    node.machine.say((2, 79))
+    seconds_until(lambda: node.gpu(2).state == "down", "it fell off the bus", 5.0)
+    _the_restarted_agent_knows_it_is_down(node)
+
+
+def _the_restarted_agent_knows_it_is_down(node: Node) -> None:
+    """The driver answers for it again; it stays out of use until the node is booted."""
+    node.cluster.kill_agent(0)
+    node.cluster.start_agent(0)
+    wait_until(lambda: current().client.list_nodes()[0].state == "ready", "the agent is back", 20.0)
+    assert node.gpu(2).state == "down"
+    assert "reboot the node" in node.gpu(2).reason

@@ -17,6 +17,7 @@ from phalanx.core.states import GpuState
 from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.node import Health, MigDevice, NicLink
 from phalanx.core.topology.node import Path as Crossing
+from phalanx_agent.discovery.cordons import FILE, Cordons
 from phalanx_agent.discovery.nvml import NvmlGpus
 from phalanx_agent.discovery.ward import Tenancy
 from phalanx_agent.discovery.watch import GpuWatch
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.gpu
 CLUSTER = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 DOMAIN = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9.7"
 SPEED_OF_LINKS = 90
+STORM_FROM = 1000
+"""Numbers that are in no table."""
 BROKEN = ("pci", "mig", "ecc", "remap", "clocks", "pcie", "pstate", "field", "model", "events")
 
 
@@ -272,6 +275,64 @@ async def test_a_link_and_a_gpu_that_are_lost_are_told_within_ten_seconds(
         topology = watch.topology
         assert topology is not None
         assert topology.gpus[1].health is Health.LOST
+
+
+async def test_ten_thousand_xids_neither_hold_up_the_loop_nor_lose_the_mark(
+    fake_machine: FakeMachine, tmp_path: Path
+) -> None:
+    fake_machine.describe(*gpus(8))
+    host = Heard(workspaces=("red",))
+    async with watched(tmp_path, host) as watch:
+        await until(lambda: len(listeners()) == 1, "a thread listens")
+        delays = _Delays()
+        job = asyncio.create_task(delays.run())
+        storm = [(at % 8, STORM_FROM + at) for at in range(10_000)]
+        fake_machine.say(*storm)
+        at, last = storm[-1]
+        known = Cordons(tmp_path / FILE, boot_id="b")
+
+        def all_known() -> bool:
+            known.refresh()
+            return any(past.xid == last for past in known.past(f"GPU-{at}"))
+
+        await until(all_known, "the last one is written down", 60.0)
+        job.cancel()
+        print(f"the loop was held up for {delays.worst_s * 1000:.0f} ms at most; {host.changes} changes were told")
+        assert delays.worst_s < 0.5
+        assert len(known.all()) == 8
+        assert {gpu.state for gpu in watch.all()} == {GpuState.QUARANTINED}
+        assert all(cordon.xid < STORM_FROM + 8 for cordon in known.all().values()), "the first fault is the reason"
+
+
+@dataclass
+class _Delays:
+    """How late a task that wants to run every 5 ms does run."""
+
+    worst_s: float = 0.0
+
+    async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            await asyncio.sleep(0.005)
+            self.worst_s = max(self.worst_s, clock() - began - 0.005)
+
+
+async def test_a_gpu_that_the_driver_no_longer_lists_is_lost_and_the_others_stay_who_they_are(
+    fake_machine: FakeMachine, tmp_path: Path
+) -> None:
+    fake_machine.describe(*gpus(4))
+    host = Heard()
+    async with watched(tmp_path, host) as watch:
+        fake_machine.describe(*(line for at, line in enumerate(gpus(4)) if at != 1))
+        await until(lambda: state_of(watch, "GPU-1").state is GpuState.DOWN, "it is lost", 10.0)
+        assert [(gpu.uuid, gpu.state) for gpu in watch.all() if gpu.uuid != "GPU-1"] == [
+            (f"GPU-{at}", GpuState.FREE) for at in (0, 2, 3)
+        ]
+        assert host.failed == [("GPU-1", "NVML: the driver does not list it any more")]
+        fake_machine.describe(*gpus(4))
+        await until(lambda: state_of(watch, "GPU-1").state is GpuState.FREE, "it is back", 10.0)
+        assert len(watch.all()) == 4
 
 
 async def test_a_gpu_that_answers_late_is_there_once(fake_machine: FakeMachine, tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ class Blobs:
             raise OSError("out of reach")
         self.stored[name] = data
 
+    def names(self) -> list[str]:
+        """Returns the names in the order in which they were stored first."""
+        return list(self.stored)
+
     def text(self, name: str) -> str:
         return "".join(r.data.decode() for r, _ in decode(self.stored[name]) if r.stream != END)
 
@@ -73,7 +77,7 @@ async def test_a_calls_output_is_stored_when_it_ends_and_ends_with_its_counts(ga
     blobs = Blobs()
     append(gang_dir, line("a\n"), line("x", call=OTHER), line("b\n", rank=1), end(r0=2, r1=2))
     await uploader(gang_dir, blobs).step()
-    name = f"logs/{NAME}/n0/0"
+    name = f"logs/{NAME}/n0/g-1.0"
     assert blobs.text(name) == "a\nb\n"
     last = [r for r, _ in decode(blobs.stored[name])][-1]
     assert parse_end(last) == LogEnd({0: 2, 1: 2}, complete=True)
@@ -87,7 +91,31 @@ async def test_what_goes_on_is_stored_every_five_seconds_under_rising_numbers(ga
         await upload.step()
         clock.advance(SEGMENT_MS)
         await upload.step()
-    assert [blobs.text(f"logs/{NAME}/n0/{n}") for n in (0, 1)] == ["a", "b"]
+    assert [blobs.text(name) for name in blobs.names()] == ["a", "b"]
+
+
+async def test_what_is_stored_again_has_the_same_name(gang_dir: Path) -> None:
+    blobs = Blobs()
+    append(gang_dir, line("between", call=NO_ID))
+    await uploader(gang_dir, blobs).step()
+    append(gang_dir, line("a"), end(r0=1))
+    await uploader(gang_dir, blobs).step()
+    (gang_dir / "uploaded.json").unlink()
+    await uploader(gang_dir, blobs).step()
+    assert [blobs.text(name) for name in blobs.names()] == ["a"]
+
+
+async def test_every_attempt_of_a_call_is_stored_beside_the_others(gang_dir: Path) -> None:
+    blobs = Blobs()
+    upload = uploader(gang_dir, blobs)
+    for attempt in ("first", "second"):
+        append(gang_dir, line(attempt), end(r0=len(attempt)))
+        await upload.step()
+    another = gang_dir.with_name("g-2")
+    another.mkdir()
+    append(another, line("third"), end(r0=5))
+    await uploader(another, blobs).step()
+    assert [blobs.text(name) for name in blobs.names()] == ["first", "second", "third"]
 
 
 async def test_much_output_is_stored_at_once_and_in_bounded_pieces(gang_dir: Path) -> None:
@@ -109,7 +137,7 @@ async def test_a_restarted_agent_goes_on_behind_what_was_stored(gang_dir: Path) 
     await uploader(gang_dir, blobs).step(last=True)
     append(gang_dir, line("b"), end(r0=2))
     await uploader(gang_dir, blobs).step()
-    assert [blobs.text(f"logs/{NAME}/n0/{n}") for n in (0, 1)] == ["a", "b"]
+    assert [blobs.text(name) for name in blobs.names()] == ["a", "b"]
 
 
 async def test_nothing_is_lost_while_the_store_is_out_of_reach(gang_dir: Path) -> None:
@@ -121,7 +149,7 @@ async def test_nothing_is_lost_while_the_store_is_out_of_reach(gang_dir: Path) -
         await upload.step()
     blobs.reachable = True
     await upload.step()
-    assert blobs.text(f"logs/{NAME}/n0/0") == "a"
+    assert blobs.text(f"logs/{NAME}/n0/g-1.0") == "a"
 
 
 async def test_calls_without_output_and_output_without_calls_store_nothing(gang_dir: Path) -> None:
@@ -139,7 +167,7 @@ async def test_a_gang_that_is_over_is_stored_and_its_directory_removed(tmp_path:
     assert keeper.spool_of("g-1") == gang_dir / "spool.log"
     keeper.finish("g-1")
     await wait_until_async(lambda: not gang_dir.exists(), "the gang's directory is gone")
-    assert blobs.text(f"logs/{NAME}/n0/0") == "killed in mid-"
+    assert blobs.text(f"logs/{NAME}/n0/g-1.0") == "killed in mid-"
     await keeper.close()
 
 
@@ -210,6 +238,16 @@ def test_a_call_that_ended_without_an_end_record_is_not_called_complete(plane: T
     with follow(plane, CALL) as client:
         client.expect(Kind.LOG)
         assert not client.expect(Kind.END).meta["complete"]
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "stored"])
+def test_a_follower_gets_every_attempt_that_the_gang_ran(plane: TestPlane, live: bool) -> None:
+    plane.open()
+    attempts = [line("a"), end(r0=1), line("other", call=OTHER), line("b", rank=1), end(r1=1)]
+    append(plane.directory, *attempts)
+    with follow(plane, CALL, live=live) as client:
+        assert [client.expect(Kind.LOG).body for _ in range(2)] == [b"a", b"b"]
+        assert client.expect(Kind.END).meta == {"bytes_by_rank": {"0": 1, "1": 1}, "complete": True}
 
 
 def test_a_ticket_opens_only_its_own_calls_output(plane: TestPlane) -> None:

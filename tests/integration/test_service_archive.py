@@ -12,6 +12,7 @@ import pytest
 
 from phalanx.core import messages as m
 from phalanx.core.clock import SystemClock
+from phalanx.core.ids import new_call_id
 from phalanx.core.states import Outcome, Phase
 from phalanx_control.archive_index import ArchiveIndex
 from phalanx_control.archive_keeper import ArchiveKeeper
@@ -94,6 +95,21 @@ async def cell(server: StoreServer, tmp_path: Path) -> AsyncIterator[Cell]:
         client_of(replica, (tmp_path / "token").read_text().strip()) as client,
     ):
         yield Cell(replica, client, tmp_path)
+
+
+async def test_archived_calls_keep_their_states_and_their_parents(cell: Cell) -> None:
+    parent = await cell.run_call()
+    child = new_call_id()
+    function_id = cell.controller.state.calls[parent].function_id
+    request = control_pb2.SubmitCallRequest(call_id=child, function_id=function_id, parent=parent)
+    await cell.client.ask("SubmitCall", request)
+    await cell.client.ask("CancelCall", control_pb2.CallId(call_id=child))
+    await cell.keeper().round()
+    assert not cell.controller.state.calls
+    found = await cell.client.ask("ListCalls", control_pb2.ListCallsRequest(all=True, parent=parent))
+    assert [(view.call_id, view.parent) for view in found.calls] == [(child, parent)]
+    asked = control_pb2.CallIds(call_ids=[child, new_call_id(), parent])
+    assert list((await cell.client.ask("GetCallStates", asked)).states) == ["cancelled", "", "succeeded"]
 
 
 async def test_an_archived_call_is_shown_as_before(cell: Cell) -> None:

@@ -94,7 +94,16 @@ class World:
         self.do(c.RegisterFunction(owner=owner, spec=function))
         return function.function_id
 
-    def submit(self, n: int, function_id: str, owner: Owner = ANA, *, timeout_ms: int = 0) -> str:
+    def submit(
+        self,
+        n: int,
+        function_id: str,
+        owner: Owner = ANA,
+        *,
+        timeout_ms: int = 0,
+        terms: m.CallTerms | None = None,
+        args_sha256: str = "",
+    ) -> str:
         self.do(
             c.Submit(
                 call_id=call_id(n),
@@ -102,6 +111,8 @@ class World:
                 owner=owner,
                 args=BodyRef(key="k", size=3),
                 timeout_ms=timeout_ms,
+                terms=terms or m.CallTerms(),
+                args_sha256=args_sha256,
             )
         )
         return call_id(n)

@@ -34,6 +34,9 @@ def check_indexes(state: State) -> None:
     for call_id, ms in queued.items():
         by_function.setdefault(state.calls[call_id].function_id, []).append((ms, call_id))
     assert state.lines == Map({f: ordered.build(keys) for f, keys in by_function.items()})
+    live = (c for c in state.calls.values() if c.deadline_ms and not c.state.terminal)
+    assert list(ordered.in_order(state.deadlines)) == sorted((c.deadline_ms, c.id) for c in live)
+    assert list(ordered.in_order(state.keys_line)) == sorted((use.until_ms, name) for name, use in state.keys.items())
     assert list(ordered.in_order(state.ended_line)) == sorted((ms, c) for c, ms in state.ended.items())
 
 

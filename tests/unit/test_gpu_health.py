@@ -358,3 +358,66 @@ def test_what_lasts_is_told_beside_something_that_flickers() -> None:
 def test_a_port_that_is_gone_is_told_at_the_second_look() -> None:
     steady = Steady(WELL)
     assert [steady.take(NodeTopology(), at) for at in (3000, 6000)] == [False, True]
+
+
+def test_an_improvement_is_told_beside_something_that_flickers_and_costs_one_entry() -> None:
+    def node(*, hot: bool, up: bool) -> NodeTopology:
+        gpu = replace(GPU, health=Health.DEGRADED, reason="slowed down: it is too hot (driver)") if hot else GPU
+        return NodeTopology(gpus=(gpu,), nics=(Nic(name="mlx5_0", up=up),))
+
+    steady = Steady(node(hot=True, up=False))
+    told = [at for at in range(0, 600_000, 3000) if steady.take(node(hot=at % 6000 == 0, up=True), at)]
+    assert told == [LASTS_MS]
+    assert steady.told == node(hot=True, up=True)
+
+
+def test_a_gpu_that_is_back_is_told_beside_something_that_flickers() -> None:
+    hot = replace(GPU, health=Health.DEGRADED, reason="slowed down: it is too hot (driver)")
+    back = replace(GPU, uuid="GPU-4", index=4)
+    steady = Steady(NodeTopology(gpus=(hot,)))
+    seen = [NodeTopology(gpus=(hot if at % 2 else GPU, back)) for at in range(12)]
+    assert [at for at, each in enumerate(seen) if steady.take(each, at * 3000)] == [LASTS_MS // 3000]
+
+
+def test_a_quarantine_by_counters_outlives_the_agent_until_a_reset_shows(tmp_path: Path) -> None:
+    clock = ManualClock()
+    node = NodeTopology(gpus=(GPU,), links=((Link(),),))
+    seen = ward(tmp_path, clock)
+    for _ in range(2):
+        seen.look(node, {"GPU-3": Vitals(uncorrectable=2, corrected=1)})
+    again = ward(tmp_path, clock)
+    assert again.remembered("GPU-3")
+    mark = again.mark(INFO)
+    assert mark is not None
+    assert (mark.state, mark.cordon) == (GpuState.QUARANTINED, True)
+    assert "uncorrectable ECC errors in its memory: reset the GPU" in mark.reason
+    topology = again.look(node, {"GPU-3": Vitals(uncorrectable=2, corrected=1)})
+    assert topology is not None
+    assert topology.gpus[0].reason == mark.reason, "one fault is one sentence"
+    again.look(node, {"GPU-3": Vitals()})
+    assert state_of(again) is GpuState.QUARANTINED, "a driver that says nothing proves nothing"
+    again.look(node, {"GPU-3": Vitals(uncorrectable=0, corrected=0)})
+    assert state_of(again) is GpuState.FREE
+    assert not ward(tmp_path, clock).remembered("GPU-3")
+
+
+def test_a_counter_that_is_left_out_at_one_look_quarantines_nobody_for_good(tmp_path: Path) -> None:
+    clock = ManualClock()
+    node = NodeTopology(gpus=(GPU,), links=((Link(),),))
+    seen = ward(tmp_path, clock)
+    seen.look(node, {"GPU-3": Vitals(uncorrectable=1, corrected=0)})
+    assert state_of(seen) is GpuState.QUARANTINED
+    seen.look(node, {"GPU-3": Vitals(uncorrectable=1, corrected=0, remap_pending=False, remap_failed=False)})
+    assert state_of(seen) is GpuState.FREE
+
+
+def test_a_person_cannot_clear_what_the_counters_still_show(tmp_path: Path) -> None:
+    clock = ManualClock()
+    node = NodeTopology(gpus=(GPU,), links=((Link(),),))
+    seen = ward(tmp_path, clock)
+    for _ in range(2):
+        seen.look(node, {"GPU-3": Vitals(remap_failed=True, remap_pending=False)})
+    assert clear_gpu.main(["--state-dir", str(tmp_path), "GPU-3"]) == 0
+    seen.look(node, {"GPU-3": Vitals(remap_failed=True, remap_pending=False)})
+    assert state_of(seen) is GpuState.QUARANTINED
+    assert ward(tmp_path, clock).remembered("GPU-3")

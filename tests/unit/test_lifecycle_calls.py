@@ -11,7 +11,6 @@ from phalanx.core.errors import InvalidSpecError, NotFoundError, UnschedulableEr
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GangState, Outcome
 from phalanx_control.lifecycle.decide import decide
-from phalanx_control.lifecycle.failures import backoff_ms
 from phalanx_control.state import commands as c
 from phalanx_control.state.events import schema_of
 from phalanx_control.state.model import BodyRef
@@ -170,10 +169,6 @@ def test_retries_wait_twice_as_long_each_time_and_then_the_call_fails() -> None:
     done = world.call(call)
     assert (done.state, done.attempt, done.fence) == (CallState.FAILED, 3, 3)
     assert done.tries == {"user_exception": 2}
-
-
-def test_the_backoff_ends_at_a_minute() -> None:
-    assert [backoff_ms(n) for n in (0, 1, 5, 6, 500)] == [1_000, 2_000, 32_000, 60_000, 60_000]
 
 
 def test_infrastructure_does_not_eat_the_users_retries_but_has_its_own_end() -> None:

@@ -55,6 +55,21 @@ def test_a_gpu_that_is_not_cordoned_because_others_are_says_so() -> None:
     assert "a fifth of its pool is quarantined: XID 48" in shown(world, 1).reason
 
 
+def test_marks_of_gpus_that_a_node_no_longer_has_go_when_it_says_which_it_has() -> None:
+    info = node_info(gpus=3)
+    world = World(info)
+    gone = faulty(info, 2, cordon=False, state=GpuState.DOWN)
+    world.say("n1", m.Report(gpus=(faulty(info, 0), info.gpus[1], gone)))
+    assert marked(world) == {"n1-gpu0", "n1-gpu2"}
+    fewer = replace(info, gpus=info.gpus[:2])
+    world.say("n1", m.Hello(node=replace(fewer, gpus=(faulty(info, 0), info.gpus[1]))))
+    assert marked(world) == {"n1-gpu0"}
+    world.say("n1", m.Report(gpus=info.gpus[1:2], topology="{1}"))
+    assert marked(world) == set()
+    world.say("n1", m.Hello(node=replace(info, gpus=(faulty(info, 0), *info.gpus[1:]))))
+    assert marked(world) == {"n1-gpu0"}, "it is back, and says itself that it is ill"
+
+
 def test_who_occupies_gpus_is_not_written_down_as_what_the_node_is() -> None:
     info = replace(node_info(gpus=2), topology="{1}")
     world = World(info)

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from phalanx.core import messages as m
-from phalanx.core.spec import Limits
+from phalanx.core.errors import InvalidSpecError
+from phalanx.core.spec import Limits, Retrying
 from phalanx.core.states import CallState, Cause, GangState, Outcome, Phase
 from phalanx_control.lifecycle.decide import decide
 from phalanx_control.metering.filed import sums_of
 from phalanx_control.state import commands as c
 from phalanx_control.state import events as ev
 from phalanx_control.state.model import BodyRef, Call, Gang
+from phalanx_control.state.queries import key_use
 from tests.support.builders import ANA, World, call_id, node_info, spec
 from tests.support.invariants import check_history, check_state
 from tests.unit.test_metering_cost import BOOK
@@ -36,9 +39,19 @@ ONCE = next(i for i, one in enumerate(SPECS) if one.name == "once")
 NODES = ("n1", "n2")
 ERRORS = (
     m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="boom"),
+    m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="KeyError", message="k", kinds=("builtins.KeyError",)),
     m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="lost", signal=9),
     m.ErrorInfo(cause=Cause.OUT_OF_MEMORY, message="oom"),
     m.ErrorInfo(cause=Cause.PREEMPTED, message="preempted"),
+)
+TERMS = (
+    m.CallTerms(deadline_in_ms=1_000),
+    m.CallTerms(deadline_in_ms=20_000),
+    m.CallTerms(deadline_wall_ms=1),
+    m.CallTerms(own_retries=True, retries=0),
+    m.CallTerms(own_retries=True, retries=2, retrying=Retrying(initial_delay_s=0.1, retry_on=("builtins.KeyError",))),
+    m.CallTerms(idempotency_key="order-17"),
+    m.CallTerms(idempotency_key="order-17", deadline_in_ms=5_000),
 )
 HARMLESS = {"StaleRefused", "NodeStateChanged"}
 TERMINAL = (CallState.SUCCEEDED, CallState.FAILED, CallState.TIMED_OUT, CallState.CANCELLED)
@@ -93,17 +106,41 @@ class Core(RuleBasedStateMachine):
             self.world.cancel(call_id(n))
             assert self.world.cancel(call_id(n)) == ()
 
+    @rule(which=st.integers(0, len(SPECS) - 1), terms=st.sampled_from(TERMS), args=st.sampled_from(["a", "b"]))
+    def submit_with_terms(self, which: int, terms: m.CallTerms, args: str) -> None:
+        """A key that is in use makes no second call, and other arguments are refused."""
+        function_id, key = SPECS[which].function_id, terms.idempotency_key
+        first = key_use(self.world.state, self.world.state.functions[function_id], key, self.world.log_ms)
+        command = c.Submit(
+            call_id=call_id(self.accepted + 1),
+            function_id=function_id,
+            owner=ANA,
+            args=BodyRef(key="k", size=3),
+            terms=terms,
+            args_sha256=args,
+        )
+        if first is not None and first.args_sha256 != args:
+            with pytest.raises(InvalidSpecError, match=first.call_id):
+                self.world.do(command)
+            return
+        events = self.world.do(command)
+        assert (events == ()) is (first is not None)
+        self.accepted += first is None
+
     # ---- the clock ----
 
     @rule()
     def schedule(self) -> None:
         self.world.schedule()
 
-    @rule(ms=st.sampled_from([10, 1_500, 6_000, 30_000]))
+    @rule(ms=st.sampled_from([10, 1_500, 6_000, 30_000, 86_400_000]))
     def time_passes(self, ms: int) -> None:
         self.world.wait(ms)
         self.world.idle_ms = {g.id: ms for g in self.gangs(GangState.READY)}
         self.world.tick()
+        late = [k for k in self.world.state.calls.values() if 0 < k.deadline_ms <= self.world.log_ms]
+        assert all(k.state.terminal or k.state is CallState.CANCELLING for k in late)
+        assert all(use.until_ms > self.world.log_ms for use in self.world.state.keys.values())
 
     # ---- agents ----
 
@@ -331,7 +368,7 @@ class Core(RuleBasedStateMachine):
     def _nothing_ran_twice_without_retries(self) -> None:
         once = SPECS[ONCE].function_id
         for call in self.world.state.calls.values():
-            if call.function_id == once:
+            if call.function_id == once and not call.retries:
                 ran = [e for _, _, batch in self.world.history for e in batch if isinstance(e, ev.CallRan)]
                 assert len([e for e in ran if e.call_id == call.id]) <= 1 + call.tries.get("preempted", 0)
 

@@ -100,14 +100,15 @@ def test_partitions_of_a_shared_switch_are_given_whole_on_every_node() -> None:
     assert [sorted(each) for each in indices(place)] == [[4, 5], [4, 5]]
 
 
-def test_gpus_that_a_nodes_topology_does_not_name_are_passed_over() -> None:
+def test_gpus_that_a_nodes_topology_does_not_name_keep_no_gang_waiting() -> None:
     look = preset("hgx_h100")
     short = replace(look, gpus=look.gpus[:2], links=(), nic_links=())
     half = replace(node_info("n1"), topology=looks_like(short, "n1").topology)
     cell = Cell.of(tree({"leaf": "n1 n2 n3"}), [half, looks_like(look, "n2"), looks_like(look, "n3")])
-    assert cell.nodes(16) == ["n2", "n3"]
-    assert cell.find(24) is None
-    assert cell.nodes(4, 2) == ["n2", "n3"] or "different kinds" in cell.place(4, 2).sentence
+    assert cell.nodes(24) == ["n1", "n2", "n3"]
+    assert "different kinds" in cell.place(24).sentence
+    twins = [replace(node_info(name), topology=looks_like(short, name).topology) for name in ("n1", "n2")]
+    assert Cell.of(tree({"leaf": "n1 n2"}), twins).nodes(16) == ["n1", "n2"]
 
 
 @settings(max_examples=150, deadline=None)

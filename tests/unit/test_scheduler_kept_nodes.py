@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from phalanx.core.topology.node import Link, NodeTopology
+from phalanx.core.topology.node import Health, Link, NodeTopology
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import nodes_kept_for
@@ -21,16 +21,18 @@ def wrong_pair() -> NodeTopology:
     return replace(preset("dgx1_v100"), links=tuple(map(tuple, links)))
 
 
-def halves() -> NodeTopology:
+def lost_part() -> NodeTopology:
     uuids = [f"n1-gpu{at}" for at in range(8)]
-    return replace(preset("hgx_h100"), partitions=(tuple(uuids[:4]), tuple(uuids[4:])))
+    look = preset("hgx_h100")
+    gpus = (*look.gpus[:7], replace(look.gpus[7], health=Health.LOST, reason="it does not answer"))
+    return replace(look, gpus=gpus, partitions=(tuple(uuids[:4]), tuple(uuids)))
 
 
 def lead_of(world: World, n: int) -> str:
     return next(gang.lead for gang in world.state.gangs.values() if gang.for_call == call_id(n))
 
 
-@pytest.mark.parametrize("look", [wrong_pair(), halves()], ids=["wrong pair", "partitions"])
+@pytest.mark.parametrize("look", [wrong_pair(), lost_part()], ids=["wrong pair", "partitions"])
 def test_a_gang_for_which_no_set_is_allowed_keeps_nobody_else_waiting(look: NodeTopology) -> None:
     world = World(looks_like(look, "n1"))
     world.submit(1, world.register(spec("big", gpus=8)))

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from phalanx.core import messages as m
+from phalanx.core.errors import UnschedulableError
 from phalanx.core.states import GpuState
 from phalanx.core.topology.codec import to_json
-from phalanx.core.topology.node import Gpu, Link, MigDevice, NodeTopology, Path
+from phalanx.core.topology.node import Gpu, Health, Link, MigDevice, NodeTopology, Path
 from phalanx.core.topology.presets import preset
+from phalanx_control.scheduler.capacity import ensure_possible
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import rooms_of
@@ -154,3 +156,75 @@ def test_gpus_that_are_split_are_given_to_no_gang() -> None:
     )
     world = World(node("n1", replace(topology, gpus=parts)))
     assert place(world, 2) is None
+
+
+# ---- what can never be, and what nobody knows ----
+
+
+def refused(world: World, gpus: int, *, nodes: int = 0, model: str = "") -> str:
+    with pytest.raises(UnschedulableError) as caught:
+        ensure_possible(world.state, spec(gpus=gpus, nodes=nodes, gpu=model))
+    return str(caught.value)
+
+
+def partitioned(name: str) -> m.NodeInfo:
+    topology = preset("hgx_h100")
+    uuids = [f"{name}-gpu{gpu.index}" for gpu in topology.gpus]
+    halves = (tuple(uuids[:4]), tuple(uuids[4:]))
+    return node(name, replace(topology, partitions=(tuple(uuids), *halves, *((uuid,) for uuid in uuids))))
+
+
+def split(name: str, *, whole: int = 0) -> m.NodeInfo:
+    """A node whose GPUs are in MIG mode, but for the first ``whole``."""
+    topology = preset("hgx_h100")
+    gpus = tuple(gpu if at < whole else replace(gpu, mig_enabled=True) for at, gpu in enumerate(topology.gpus))
+    return node(name, replace(topology, gpus=gpus))
+
+
+def test_a_gang_that_no_partition_of_any_node_can_hold_is_refused_with_the_reason() -> None:
+    world = World(partitioned("n1"), partitioned("n2"))
+    why = refused(world, 6, nodes=1)
+    assert "n1 cannot give 6 GPUs to one gang: its shared NVSwitch gives sets of 1, 4, 8 only, never 6" in why
+    assert "(1 more nodes are like that)" in why
+    ensure_possible(world.state, spec(gpus=4))
+    ensure_possible(world.state, spec(gpus=2))  # one GPU on each of two nodes
+    ensure_possible(World(partitioned("n1"), node("n2", preset("hgx_h100"))).state, spec(gpus=6, nodes=1))
+
+
+@pytest.mark.parametrize(("whole", "gpus"), [(0, 1), (0, 8), (2, 4)])
+def test_a_gang_for_which_only_split_gpus_are_there_is_refused_with_the_reason(whole: int, gpus: int) -> None:
+    why = refused(World(split("n1", whole=whole)), gpus)
+    assert f"{8 - whole} of its 8 GPUs are in MIG mode, and parts of GPUs are not leased" in why
+    ensure_possible(World(split("n1", whole=2)).state, spec(gpus=2))
+
+
+def test_what_is_only_so_for_now_refuses_nobody() -> None:
+    topology = preset("hgx_h100")
+    lost = replace(topology, gpus=tuple(replace(gpu, health=Health.LOST, reason="off") for gpu in topology.gpus))
+    wrong = tuple(tuple(replace(link, copies=False) for link in row) for row in topology.links)
+    for momentary in (lost, replace(topology, links=wrong)):
+        world = World(node("n1", momentary, taken=(0, 1, 2)))
+        ensure_possible(world.state, spec(gpus=8))
+        assert place(world, 8) is None
+
+
+def test_gpus_that_the_topology_does_not_name_are_given_after_those_that_it_does() -> None:
+    info = node("n1", preset("dgx1_v100"))
+    more = tuple(replace(info.gpus[0], uuid=f"n1-gpu{at}", index=at) for at in (8, 9))
+    world = World(replace(info, gpus=(*info.gpus, *more)))
+    assert sorted(ring(place(world, 10))) == list(range(10))
+    assert sorted(ring(place(world, 8))) == list(range(8))
+    found = place(world, 9)
+    assert found is not None
+    assert "1 of them without known links" in found.sentence
+    taken = tuple(replace(gpu, state=GpuState.DOWN) for gpu in info.gpus)
+    assert ring(place(World(replace(info, gpus=(*taken, *more))), 2)) == [8, 9]
+
+
+def test_a_split_gpu_is_not_taken_for_one_that_nobody_knows() -> None:
+    parts = (MigDevice(uuid="MIG-1", profile="1g.10gb"),)
+    topology = preset("hgx_h100")
+    gpus = tuple(replace(gpu, mig=parts, mig_enabled=True) if at < 6 else gpu for at, gpu in enumerate(topology.gpus))
+    world = World(node("n1", replace(topology, gpus=gpus)))
+    assert place(world, 3) is None
+    assert sorted(ring(place(world, 2))) == [6, 7]

@@ -21,6 +21,7 @@ from phalanx.core.messages import Body
 from phalanx.core.serialization import pack_arguments
 from phalanx.core.views import CallView, GangAddress
 from phalanx.definition import ById, Target
+from phalanx.inputs import Plain
 from phalanx.mapping import Mapper
 from phalanx.runner import Runner
 from tests.support.fake_client import install
@@ -63,7 +64,7 @@ class ControlPlane:
     def gang_address(self, _function_id: str) -> GangAddress:
         return self._gang
 
-    def submit(self, call_id: str, _function_id: str, _args: Body) -> str:
+    def submit(self, call_id: str, _function_id: str, _args: Body, **_options: object) -> str:
         self._submitted.add(call_id)
         return "queued"
 
@@ -177,10 +178,9 @@ def test_interrupting_get_leaves_the_call_running_and_says_so() -> None:
 @pytest.mark.parametrize("order", [True, False])
 def test_an_interrupted_map_cancels_everything_that_is_under_way(order: bool, gang: FakeGang) -> None:
     install(ControlPlane(gang.address))
-    packed = (pack_arguments((n,), {}) for n in range(1))
-    mapper = Mapper(ById(TARGET), packed, window=4, return_exceptions=False)
+    mapper = Mapper(ById(TARGET), Plain(range(1), lambda n: pack_arguments((n,), {})), window=4)
     with pytest.raises(KeyboardInterrupt) as caught:
-        list(mapper.ordered() if order else mapper.as_they_come())
+        list(mapper.results(order=order))
     connection.disconnect()
     wait_until(lambda: Kind.CANCEL in gang.kinds(), "the gang is told")
     (cancelled,) = [id_text("c", frame.id) for frame in gang.seen if frame.kind is Kind.CANCEL]

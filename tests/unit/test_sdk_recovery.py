@@ -35,7 +35,7 @@ class ControlPlane:
     def knows(self, call_id: str) -> bool:
         return call_id in self.submitted
 
-    def submit(self, call_id: str, _function_id: str, _args: Body) -> str:
+    def submit(self, call_id: str, _function_id: str, _args: Body, **_options: object) -> str:
         self.submitted.append(call_id)
         return "queued"
 

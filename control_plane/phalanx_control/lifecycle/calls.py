@@ -1,4 +1,4 @@
-"""What becomes of a call: submitted, cancelled, started, finished, refused.
+"""What agents say of calls: started, finished, refused, and direct ones that are over already.
 
     queued ── assigned(attempt, fence) ── running ── succeeded | failed | timed out
     queued ── cancelled        assigned, running ── cancelling ── cancelled
@@ -13,95 +13,16 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from phalanx.core.errors import InvalidSpecError, NotFoundError
-from phalanx.core.ids import id_raw
 from phalanx.core.messages import CallFinished, CallRefused, CallStarted, DirectCalls, DirectReport, ErrorInfo
 from phalanx.core.states import CallState, Cause, Outcome
 from phalanx_control.lifecycle import failures, gangs
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.scheduler.capacity import ensure_possible
-from phalanx_control.state import events, queries
-from phalanx_control.state.commands import AgentSaid, Cancel, Submit
+from phalanx_control.state import events
+from phalanx_control.state.commands import AgentSaid
 from phalanx_control.state.model import BodyRef, Call, Gang, Node, Owner
 
 REFUSED_WAIT_MS = 250
 _WITH_GANG = frozenset({CallState.ASSIGNED, CallState.RUNNING, CallState.CANCELLING})
-
-
-def submit(draft: Draft, command: Submit) -> None:
-    """Accepts a call. The same id again is the same call.
-
-    Raises InvalidSpecError for an id that is another call's, NotFoundError for an unknown function, UnschedulableError
-    for one that no set of nodes could ever run.
-    """
-    known = draft.state.calls.get(command.call_id)
-    if known is not None:
-        _ensure_same(known, command)
-        return
-    function = queries.function_of(draft.state, command.function_id, command.owner.workspace)
-    if function is None:
-        raise NotFoundError(
-            f"no function {command.function_id} in workspace {command.owner.workspace}: register it, then submit again"
-        )
-    _check_id(command.call_id)
-    ensure_possible(draft.state, function.spec)
-    draft.add(
-        events.CallAccepted(
-            call=Call(
-                id=command.call_id,
-                function_id=function.id,
-                owner=command.owner,
-                args=command.args,
-                timeout_ms=command.timeout_ms or round(function.spec.limits.timeout_s * 1000),
-                reason="waits its turn" if draft.state.nodes else "waits for a first node to join",
-                submitted_ms=draft.now.log_ms,
-                submitted_wall_ms=draft.now.wall_ms,
-            )
-        )
-    )
-
-
-def _ensure_same(known: Call, command: Submit) -> None:
-    if known.owner.workspace != command.owner.workspace or known.function_id != command.function_id:
-        raise InvalidSpecError(
-            f"call id {command.call_id} belongs to another call: make a new id for every call, and repeat it only "
-            f"to ask for the same call again"
-        )
-
-
-def _check_id(call_id: str) -> None:
-    try:
-        id_raw(call_id)
-    except ValueError:
-        raise InvalidSpecError(f"call id {call_id[:60]!r} is not one: use phalanx.core.ids.new_call_id()") from None
-
-
-def cancel(draft: Draft, command: Cancel) -> None:
-    """Cancels at once what has not begun, and otherwise asks the agent to. Idempotent in every state.
-
-    Raises NotFoundError for a call that does not exist in the caller's workspace.
-    """
-    call = draft.state.calls.get(command.call_id)
-    if call is None or call.owner.workspace != command.owner.workspace:
-        raise NotFoundError(f"no call {command.call_id} in workspace {command.owner.workspace}")
-    if call.state.terminal or call.state is CallState.CANCELLING:
-        return
-    draft.add(events.CallCancelling(call_id=call.id, by=command.owner.user))
-    if call.state is CallState.QUEUED:
-        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
-        _return_unneeded_gang(draft, call)
-
-
-def _return_unneeded_gang(draft: Draft, call: Call) -> None:
-    """Gives back the GPUs that were being made ready for a cancelled call, unless another call waits for them."""
-    if queries.waiting_of(draft.state, call.function_id):
-        return
-    for gang in queries.gangs_of(draft.state, call.function_id):
-        if gang.for_call == call.id and gang.state in queries.STARTING:
-            gangs.drain(draft, gang.id, f"call {call.id} was cancelled")
-
-
-# ---- what agents say of calls ----
 
 
 def started(draft: Draft, node_id: str, message: CallStarted) -> None:
@@ -159,7 +80,7 @@ def finished(draft: Draft, said: AgentSaid, message: CallFinished) -> None:
     if call is None or call.state.terminal:
         return
     if call.state is CallState.CANCELLING:
-        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms, busy_ms=message.busy_ms))
+        failures.stopped(draft, call, busy_ms=message.busy_ms)
     elif message.outcome is Outcome.SUCCEEDED:
         draft.add(
             events.CallSucceeded(
@@ -217,7 +138,7 @@ def refused(draft: Draft, node_id: str, message: CallRefused) -> None:
     if call is None or call.state.terminal:
         return
     if call.state is CallState.CANCELLING:
-        draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
+        failures.stopped(draft, call)
     elif not call.direct:
         draft.add(
             events.CallRequeued(

@@ -1,6 +1,6 @@
 """What an attempt without a result leads to: another attempt, or the end of the call. Counted by cause.
 
-user exception, out of memory, timeout   eat the user's ``retries``
+user exception, out of memory, timeout   eat the user's ``retries``, and are retried where ``retry_on`` names them
 infrastructure                           at most three more attempts, free, where ``retries`` are on
 preempted                                free, without limit
 third gang that died under the call      POISON, whatever the cause
@@ -14,22 +14,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phalanx.core.kinds import is_one_of
 from phalanx.core.messages import ErrorInfo
+from phalanx.core.spec import Retrying
 from phalanx.core.states import CallState, Cause
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state.events import CallFailed, CallRequeued
+from phalanx_control.state.events import CallCancelled, CallFailed, CallRequeued
 from phalanx_control.state.model import BodyRef, Call
 
 INFRASTRUCTURE_CAP = 3
 POISON_GANGS = 3
-BACKOFF_FIRST_MS = 1_000
-BACKOFF_MAX_MS = 60_000
+_PLATFORMS_OWN = Retrying()
+"""How failures that are nobody's fault are tried again."""
 _MAY_HAVE_RUN = frozenset({CallState.ASSIGNED, CallState.RUNNING})
-
-
-def backoff_ms(failed_attempts: int) -> int:
-    """Returns the wait before the next attempt: 1 s doubled after each failure, at most 60 s."""
-    return min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failed_attempts, 16))
 
 
 def attempt_failed(
@@ -50,7 +47,7 @@ def attempt_failed(
         CallFailed(
             call_id=call.id,
             fence=call.fence,
-            error=replace(final, pickled=b""),
+            error=replace(final, pickled=b"", kinds=()),
             error_body=error_body or BodyRef(),
             busy_ms=busy_ms,
             timed_out=final.cause is Cause.TIMEOUT,
@@ -69,7 +66,7 @@ def _final_error(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -
     if error.cause is Cause.PREEMPTED:
         return None
     if error.cause.eats_user_retries:
-        return None if user_tries(call) < draft.spec(call.function_id).limits.retries else error
+        return None if user_tries(call) < retries_of(draft, call) and _is_retried(draft, call, error) else error
     if error.cause is not Cause.INFRASTRUCTURE:
         return error
     if call.state in _MAY_HAVE_RUN and not runs_again(draft, call):
@@ -79,7 +76,21 @@ def _final_error(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -
 
 def runs_again(draft: Draft, call: Call) -> bool:
     """Says whether the function may run more than once for one call."""
-    return draft.spec(call.function_id).limits.retries > 0
+    return retries_of(draft, call) > 0
+
+
+def retries_of(draft: Draft, call: Call) -> int:
+    """Returns how many of its failures a call may have: its own number, or the function's."""
+    return draft.spec(call.function_id).limits.retries if call.retries is None else call.retries
+
+
+def _retrying(draft: Draft, call: Call) -> Retrying:
+    return call.retrying or draft.spec(call.function_id).limits.retrying
+
+
+def _is_retried(draft: Draft, call: Call, error: ErrorInfo) -> bool:
+    retry_on = _retrying(draft, call).retry_on
+    return not retry_on or is_one_of(error, retry_on)
 
 
 def names_culprit(error: ErrorInfo) -> bool:
@@ -93,17 +104,31 @@ def user_tries(call: Call) -> int:
 
 
 def _requeue(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -> None:
-    tried = call.tries.get(error.cause, 0)
-    wait_ms = 0 if error.cause is Cause.PREEMPTED else backoff_ms(tried)
+    wait_ms = _wait_ms(draft, call, error)
     draft.add(
         CallRequeued(
             call_id=call.id,
             cause=error.cause.value,
-            reason=f"waits {wait_ms // 1000} s before another attempt; the last one failed: {summary(error)}",
+            reason=f"{_which(draft, call, error)} in {wait_ms / 1000:.1f} s after {summary(error)}",
             not_before_ms=draft.now.log_ms + wait_ms,
             killed_gang=killed_gang,
         )
     )
+
+
+def _wait_ms(draft: Draft, call: Call, error: ErrorInfo) -> int:
+    if error.cause is Cause.PREEMPTED:
+        return 0
+    if error.cause.eats_user_retries:
+        return _retrying(draft, call).delay_ms(user_tries(call))
+    return _PLATFORMS_OWN.delay_ms(call.tries.get(error.cause, 0))
+
+
+def _which(draft: Draft, call: Call, error: ErrorInfo) -> str:
+    """What waits: one of the user's retries, or another attempt that costs none of them."""
+    if error.cause.eats_user_retries:
+        return f"retry {user_tries(call) + 1} of {retries_of(draft, call)}"
+    return "another attempt, which is no retry,"
 
 
 def _poison(call: Call, error: ErrorInfo, killed_gang: str) -> ErrorInfo:
@@ -113,6 +138,35 @@ def _poison(call: Call, error: ErrorInfo, killed_gang: str) -> ErrorInfo:
         cause=Cause.POISON,
         type_name="PoisonError",
         message=f"ended three gangs ({gangs}) and is not tried again; the last one: {summary(error)}",
+    )
+
+
+def stopped(draft: Draft, call: Call, *, busy_ms: int = 0) -> None:
+    """Ends a call that was being ended: CANCELLED, or TIMED_OUT where that was for its deadline."""
+    if call.overdue:
+        _end_overdue(draft, call, "when it was running" if call.started_ms else "while it waited at its gang", busy_ms)
+    else:
+        draft.add(CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms, busy_ms=busy_ms))
+
+
+def timed_out_waiting(draft: Draft, call: Call) -> None:
+    """Ends a queued call at its deadline, saying what it waited for."""
+    _end_overdue(draft, call, f"while it waited: {call.reason}" if call.reason else "while it waited")
+
+
+def _end_overdue(draft: Draft, call: Call, when: str, busy_ms: int = 0) -> None:
+    after_s = (call.deadline_ms - call.submitted_ms) / 1000
+    message = f"did not end by its deadline, {after_s:g} s after it was submitted: that came {when}"
+    error = ErrorInfo(cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=message)
+    draft.add(
+        CallFailed(
+            call_id=call.id,
+            fence=call.fence,
+            error=error,
+            busy_ms=busy_ms,
+            timed_out=True,
+            wall_ms=draft.now.wall_ms,
+        )
     )
 
 

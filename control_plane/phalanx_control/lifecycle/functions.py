@@ -18,9 +18,10 @@ def register(draft: Draft, command: RegisterFunction) -> None:
 def _register(draft: Draft, owner: Owner, spec: FunctionSpec) -> str:
     key = queries.function_key(draft.state, owner.workspace, spec)
     if key not in draft.state.functions:
-        if spec.resources.node and draft.now.schema < events.NAMED_NODE_SCHEMA:
+        if draft.now.schema < events.since_of_spec(spec):
+            says = f"names node {spec.resources.node!r}" if spec.resources.node else "says how it is tried again"
             raise VersionError(
-                f"{spec.name} names node {spec.resources.node!r}, which an older replica of this cell does not keep to",
+                f"{spec.name} {says}, which an older replica of this cell does not keep to",
                 hint="upgrade all replicas first",
             )
         draft.add(events.FunctionRegistered(function=Function(id=key, owner=owner, spec=spec)))

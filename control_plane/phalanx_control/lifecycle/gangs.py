@@ -132,6 +132,15 @@ def drain(
             failures.attempt_failed(draft, call, error)
 
 
+def return_unneeded(draft: Draft, call: Call) -> None:
+    """Gives back the GPUs that were being made ready for a call that is over, unless another call waits for them."""
+    if queries.waiting_of(draft.state, call.function_id):
+        return
+    for gang in queries.gangs_of(draft.state, call.function_id):
+        if gang.for_call == call.id and gang.state in queries.STARTING:
+            drain(draft, gang.id, f"call {call.id} {draft.call(call.id).state.value.replace('_', ' ')}")
+
+
 def end_member(draft: Draft, gang_id: str, node_id: str, *, gone: frozenset[str] = frozenset()) -> None:
     """Closes one node's part, and the gang when it was the last."""
     draft.add(events.MemberHasEnded(gang_id=gang_id, node_id=node_id))
@@ -166,7 +175,7 @@ def _settle_calls(draft: Draft, gang: Gang) -> None:
     lead_lost = not gang.members[0].ended
     for call in (draft.call(call_id) for call_id in gang.calls):
         if call.state is CallState.CANCELLING:
-            draft.add(events.CallCancelled(call_id=call.id, wall_ms=draft.now.wall_ms))
+            failures.stopped(draft, call)
         elif call.direct:
             _settle_direct(draft, call, error)
         elif call.id == running:

@@ -45,6 +45,7 @@ def hello(draft: Draft, node_id: str, message: Hello) -> None:
     info = replace(message.node, topology=_bounded(message.node.topology))
     if known is None or known.info != info:
         draft.add(events.NodeJoined(info=info))
+    _forget_marks_of_others(draft, node_id)
     _is_back(draft, node_id)
     _mark_gpus(draft, node_id, message.node.gpus)
     rebooted = known is not None and known.info.boot_id != message.node.boot_id
@@ -78,6 +79,14 @@ def _describe(draft: Draft, node: Node, message: Report) -> None:
     gpus = message.gpus or node.info.gpus
     if message.topology != node.info.topology or _lasting(gpus) != _lasting(node.info.gpus):
         draft.add(events.NodeJoined(info=replace(node.info, topology=message.topology, gpus=gpus)))
+        _forget_marks_of_others(draft, node.info.node_id)
+
+
+def _forget_marks_of_others(draft: Draft, node_id: str) -> None:
+    """Drops marks of GPUs that the node does not have: one that comes back says itself how it is."""
+    node = draft.state.nodes[node_id]
+    for uuid in sorted(node.marks.keys() - {gpu.uuid for gpu in node.info.gpus}):
+        draft.add(events.GpuMarked(node_id=node_id, gpu=uuid, state=GpuState.FREE))
 
 
 def _bounded(topology: str) -> str:

@@ -108,7 +108,7 @@ def _assigned(_before: State, event: events.CallAssigned, after: State) -> Itera
         yield gang.lead, _offer(call)
 
 
-def _cancelling(_before: State, event: events.CallCancelling, after: State) -> Iterable[Addressed]:
+def _cancelling(_before: State, event: events.CallCancelling | events.CallOverdue, after: State) -> Iterable[Addressed]:
     call = after.calls.get(event.call_id)
     gang = after.gangs.get(call.gang_id) if call is not None else None
     if call is not None and gang is not None and call.state is CallState.CANCELLING:
@@ -137,6 +137,7 @@ _SAY: dict[type, Callable[[State, Any, State], Iterable[Addressed]]] = {
     events.GangDraining: _draining,
     events.CallAssigned: _assigned,
     events.CallCancelling: _cancelling,
+    events.CallOverdue: _cancelling,
     events.NodeStateChanged: _node_changed,
     events.TokenRevoked: _token_revoked,
 }

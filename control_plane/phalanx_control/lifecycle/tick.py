@@ -1,10 +1,10 @@
-"""What time alone brings about: silence, start-up limits, idle gangs, overdue calls, counters."""
+"""What time alone brings about: silence, start-up limits, overdue calls, old keys, idle gangs, counters."""
 
 from __future__ import annotations
 
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import CallState, Cause, GangState
-from phalanx_control.lifecycle import calls, failures, gangs, meter, nodes
+from phalanx_control.lifecycle import calls, deadlines, failures, gangs, keys, meter, nodes
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.state import queries
 from phalanx_control.state.commands import CountersSeen, Tick
@@ -21,6 +21,8 @@ def tick(draft: Draft, command: Tick) -> None:
     for gang in sorted(draft.state.gangs.values(), key=lambda g: g.fence):
         _limit_start(draft, gang)
         _overrule_silent_agent(draft, gang)
+    deadlines.end_overdue(draft)
+    keys.forget_old(draft)
     for gang_id, idle_ms in sorted(command.gang_idle_ms.items()):
         _scale_down(draft, gang_id, idle_ms)
     for seen in command.meters:

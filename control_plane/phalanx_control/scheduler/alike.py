@@ -71,7 +71,7 @@ def _others_with_the_same(portions: Sequence[Portion], model: str, each: int, ta
 
     None also for nodes of more GPUs than a table holds: their sets are not listed.
     """
-    if isinstance(tables, Islands):
+    if isinstance(tables, Islands) or each > len(tables.devices):
         return None
     offers = [_offers(portion, model, tables) for portion in portions]
     best: tuple[int, list[tuple[NodeRoom, Bench]]] | None = None

@@ -7,6 +7,7 @@ from itertools import islice
 from phalanx.core.errors import UnschedulableError
 from phalanx.core.played import PLAYED, asks_for_played
 from phalanx.core.spec import FunctionSpec
+from phalanx_control.scheduler.nearest import why_never
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, empty_room, model_matches
 from phalanx_control.scheduler.words import count_gpus
@@ -31,7 +32,7 @@ def ensure_possible(state: State, spec: FunctionSpec) -> None:
     need = Need(spec=spec, workspace="")
     if need.node and not any(need.takes(room.id) for room in rooms):
         raise UnschedulableError(f"{_asks(spec)}; this cell has no such node")
-    raise UnschedulableError(f"{_asks(spec)}; {_offers(rooms, spec)}")
+    raise UnschedulableError(f"{_asks(spec)}; {_offers(rooms, spec)}{_forbidden(rooms, need)}")
 
 
 def _is_possible(state: State, need: Need) -> bool:
@@ -46,7 +47,21 @@ def _is_possible(state: State, need: Need) -> bool:
 def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
     gpus = need.gpus // count or (1 if need.share else 0)
     enough = need.takes(room.id) and len(room.matching(need.model)) >= gpus
-    return enough and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
+    beside = enough and room.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
+    return beside and (not need.gpus or not why_never(room, need.model, gpus))
+
+
+def _forbidden(rooms: list[NodeRoom], need: Need) -> str:
+    """Returns why nodes that have enough GPUs can never give them to one gang."""
+    counts = tuple(need.node_counts(len(rooms))) if need.gpus else ()
+    for count in counts:
+        each = need.gpus // count
+        asked = [room for room in rooms if need.takes(room.id) and len(room.matching(need.model)) >= each]
+        whys = [(room.id, why) for room in asked if (why := why_never(room, need.model, each))]
+        if whys:
+            more = f" ({len(whys) - 1} more nodes are like that)" if len(whys) > 1 else ""
+            return f"; {whys[0][0]} cannot give {count_gpus(each, need.model)} to one gang: {whys[0][1]}{more}"
+    return ""
 
 
 def _asks(spec: FunctionSpec) -> str:

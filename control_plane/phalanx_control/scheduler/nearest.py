@@ -15,9 +15,10 @@ from phalanx.core.topology.codec import from_json, topology_hash
 from phalanx.core.topology.devices import devices_of
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.islands import Islands, Spread, build_islands, choose_spread
+from phalanx.core.topology.never import Limits
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
-from phalanx.core.topology.refusals import Refusal
+from phalanx.core.topology.refusals import Cause, Refusal
 from phalanx.core.topology.tables import MOST_DEVICES, Tables, build_tables
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom
 
@@ -26,6 +27,7 @@ _NODES = 16_384
 _CHOICES = 65_536
 _RESTRICTIONS = ('"partitions":', '"mig":', '"mig_enabled": true', '"copies": false', '"health": "lost"')
 """A topology without any of these words allows every set of its GPUs."""
+_TOO_FEW = frozenset({Cause.NOT_ENOUGH, Cause.MIG})
 
 
 Kind = Tables | Islands
@@ -47,13 +49,25 @@ class Bench:
     tables: Kind
     free: int
     by_place: dict[int, GpuRoom]
+    unnamed: tuple[GpuRoom, ...] = ()
+    """Free GPUs of which the topology says nothing."""
 
     def pick(self, count: int, *, within: int = -1) -> Picked | None:
         """Returns the best set of the free GPUs, or of those among them that are ``within``."""
         chosen = _choose(self.tables, self.free & within, count)
-        if isinstance(chosen, Refusal):
-            return None
-        return Picked(tuple(self.by_place[at] for at in chosen.ring), chosen.why)
+        if not isinstance(chosen, Refusal):
+            return Picked(tuple(self.by_place[at] for at in chosen.ring), chosen.why)
+        return self._with_unnamed(count) if within == -1 and chosen.cause in _TOO_FEW else None
+
+    def _with_unnamed(self, count: int) -> Picked | None:
+        """Fills up with GPUs that nobody knows the links of: not knowing is no reason to wait."""
+        extra = self.unnamed[:count]
+        for more in range(1, len(extra) + 1):
+            named = Picked(()) if more == count else self.pick(count - more, within=self.free)
+            if named is not None:
+                why = f"{more} of them without known links" if named.gpus else ""
+                return Picked((*named.gpus, *extra[:more]), why)
+        return None
 
 
 def pick(room: NodeRoom, model: str, count: int) -> Picked | None:
@@ -82,9 +96,27 @@ def bench_of(room: NodeRoom, model: str) -> Bench | None:
     known = _known(room.node.info.topology)
     if known is None:
         return None
-    tables, places = known
-    by_place = {places[gpu.info.uuid]: gpu for gpu in room.free(model) if gpu.info.uuid in places}
-    return Bench(tables, mask_of(by_place), by_place)
+    tables, places, named = known
+    free = room.free(model)
+    by_place = {places[gpu.info.uuid]: gpu for gpu in free if gpu.info.uuid in places}
+    unnamed = tuple(gpu for gpu in free if gpu.info.uuid not in named)
+    return Bench(tables, mask_of(by_place), by_place, unnamed)
+
+
+def why_never(room: NodeRoom, model: str, count: int) -> str:
+    """Returns why the node can give no gang ``count`` of its GPUs, however free it is; "" where it could."""
+    text = room.node.info.topology
+    if not text or not _is_restricted(text):
+        return ""
+    return _limits(text).why_never([gpu.info.uuid for gpu in room.matching(model)], count)
+
+
+@lru_cache(maxsize=_NODES)
+def _limits(text: str) -> Limits:
+    try:
+        return Limits.of(from_json(text))
+    except UnreadableTopologyError:
+        return Limits()
 
 
 @lru_cache(maxsize=_NODES)
@@ -93,8 +125,8 @@ def _is_restricted(text: str) -> bool:
 
 
 @lru_cache(maxsize=_NODES)
-def _known(text: str) -> tuple[Kind, dict[str, int]] | None:
-    """Returns the tables that fit a topology, and where in them each GPU stands."""
+def _known(text: str) -> tuple[Kind, dict[str, int], frozenset[str]] | None:
+    """Returns the tables that fit a topology, where in them each GPU stands, and all GPUs that it names."""
     if not text:
         return None
     try:
@@ -104,7 +136,8 @@ def _known(text: str) -> tuple[Kind, dict[str, int]] | None:
     devices = devices_of(topology)
     if not devices:
         return None
-    return _TABLES.of(topology), {device.uuid: at for at, device in enumerate(devices)}
+    places = {device.uuid: at for at, device in enumerate(devices)}
+    return _TABLES.of(topology), places, frozenset(gpu.uuid for gpu in topology.gpus) | places.keys()
 
 
 class _Tables:

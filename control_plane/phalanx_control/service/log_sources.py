@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from phalanx.core.states import GangState, NodeState
 from phalanx.core.views import GangAddress, LogSource
-from phalanx_control.blobs import BlobStore, segment_owner
+from phalanx_control.blobs import BlobStore, segment_gang, segment_owner
 from phalanx_control.service.ticket_office import TicketOffice
 from phalanx_control.state.model import Call, Gang, Node, Owner, State
 
@@ -41,7 +41,8 @@ class Directory:
         return GangAddress()
 
     async def log_sources(self, state: State, call: Call, owner: Owner) -> tuple[LogSource, ...]:
-        """Returns the agents of the call's living gang; the stored segments for nodes and gangs that are gone.
+        """Returns the agents of the call's living gang; the stored segments for nodes and gangs that are gone, so also
+        for the gangs of earlier attempts.
 
         An agent says that its part of a gang has ended when the last segment is stored.
         """
@@ -51,7 +52,7 @@ class Directory:
         sources = [self._agent(call, node, owner) for node in living]
         served = {node.info.node_id for node in living}
         stored = await self.stored(call.id)
-        return (*sources, *(segment for segment in stored if segment.node_id not in served))
+        return (*sources, *(each for each in stored if each.node_id not in served or _of_another(each, call.gang_id)))
 
     async def stored(self, call_id: str) -> list[LogSource]:
         """Returns the call's stored log segments, by node and then in order."""
@@ -71,6 +72,10 @@ class Directory:
 
 def _serves(gang: Gang, function_id: str, owner: Owner) -> bool:
     return gang.function_id == function_id and gang.owner.workspace == owner.workspace and gang.state in _OPEN_GANGS
+
+
+def _of_another(segment: LogSource, gang_id: str) -> bool:
+    return segment_gang(segment.blob) not in ("", gang_id)
 
 
 def _living(state: State, node_id: str) -> Node | None:

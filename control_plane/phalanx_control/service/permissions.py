@@ -48,6 +48,7 @@ RPCS: dict[str, Row] = {
     CONTROL + "SubmitCall": Row(Need.MEMBER, to_leader=True),
     CONTROL + "GetCall": Row(Need.VIEWER),
     CONTROL + "ListCalls": Row(Need.VIEWER),
+    CONTROL + "GetCallStates": Row(Need.VIEWER),
     CONTROL + "WatchCall": Row(Need.VIEWER, streams=True),
     CONTROL + "CancelCall": Row(Need.MEMBER, to_leader=True),
     CONTROL + "GetGangAddress": Row(Need.MEMBER),

@@ -21,8 +21,9 @@ from phalanx_control.archive_index import CallFilter
 from phalanx_control.service.caller import caller
 from phalanx_control.service.explaining import of_ended, of_living
 from phalanx_control.service.ports import ControllerPort
+from phalanx_control.state.commands import Submit
 from phalanx_control.state.model import App, Call, Function, Gang, Node, State
-from phalanx_control.state.queries import with_lines
+from phalanx_control.state.queries import children_of, key_name, with_lines
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -80,6 +81,13 @@ class Queries:
             raise NotFoundError(f"no call {call_id[:80]!r}", hint="gpuctl ps --all")
         return Found(call, await self._picture_of((call,)))
 
+    def submitted(self, function: Function, command: Submit) -> str:
+        """Returns the id of the call that a command which was decided stands for: its own, or its key's first one."""
+        if command.call_id in self._state.calls:
+            return command.call_id
+        use = self._state.keys.get(key_name(function, command.terms.idempotency_key))
+        return use.call_id if use is not None else command.call_id
+
     async def archived(self, call_id: str) -> Call | None:
         """Returns a call that has left the state, as far as this replica knows, so that its id is not used again."""
         if call_id in self._state.calls:
@@ -88,21 +96,33 @@ class Queries:
         return call if call is not None and call.owner.workspace == _workspace() else None
 
     async def calls(
-        self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False
+        self, *, state: str = "", function: str = "", limit: int = 0, ended_too: bool = False, parent: str = ""
     ) -> tuple[CallView, ...]:
-        """Returns the newest calls first, at most ``limit`` of them; ``state`` and ``function`` filter."""
+        """Returns the newest calls first, at most ``limit`` of them; ``state``, ``function`` and ``parent`` filter."""
         if state and state not in _CALL_STATES:
             raise InvalidSpecError(f"state {state[:40]!r}: use one of {', '.join(map(repr, _CALL_STATES))}")
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidSpecError(f"limit {limit}: use 1 to {MAX_LIMIT}")
         limit = limit or DEFAULT_LIMIT
-        found = {call.id: call for call in self._matching(state, function, ended_too)}
+        found = {call.id: call for call in self._matching(state, function, ended_too, parent)}
         if ended_too or CallState(state or CallState.QUEUED).terminal:
-            for call in await self._archive.newest(self._filter(state, function, limit)):
+            for call in await self._archive.newest(self._filter(state, function, limit, parent)):
                 found.setdefault(call.id, call)
         newest = heapq.nlargest(limit, found.values(), key=lambda call: (call.submitted_wall_ms, call.id))
         picture = await self._picture_of(newest)
         return tuple(self._pictures.call(picture, call) for call in newest)
+
+    async def states(self, call_ids: tuple[str, ...]) -> list[str]:
+        """Returns the calls' states, in order; "" for one that the caller's workspace does not have."""
+        if len(call_ids) > MAX_LIMIT:
+            raise InvalidSpecError(f"{len(call_ids)} call ids at once: ask for {MAX_LIMIT} at most")
+        here = {call_id: self._state.calls.get(call_id) for call_id in call_ids}
+        gone = [call_id for call_id, call in here.items() if call is None]
+        states = await self._archive.states(_workspace(), gone) if gone else {}
+        for call_id, call in here.items():
+            if call is not None and call.owner.workspace == _workspace():
+                states[call_id] = call.state.value
+        return [states.get(call_id, "") for call_id in call_ids]
 
     def function(self, function_id: str) -> Function:
         found = self._state.functions.get(function_id)
@@ -178,9 +198,9 @@ class Queries:
     def _state(self) -> State:
         return self._controller.state
 
-    def _matching(self, state: str, function: str, ended_too: bool) -> Iterator[Call]:
+    def _matching(self, state: str, function: str, ended_too: bool, parent: str) -> Iterator[Call]:
         workspace = _workspace()
-        for call in self._state.calls.values():
+        for call in children_of(self._state, parent) if parent else self._state.calls.values():
             if call.owner.workspace != workspace or (state and call.state != state):
                 continue
             if call.state.terminal and not ended_too and not state:
@@ -189,10 +209,10 @@ class Queries:
                 continue
             yield call
 
-    def _filter(self, state: str, function: str, limit: int) -> CallFilter:
+    def _filter(self, state: str, function: str, limit: int, parent: str) -> CallFilter:
         named = (f for f in self._state.functions if self._is_of(f, function)) if function else None
         ids = tuple(named)[:MAX_FUNCTIONS] if named is not None else None
-        return CallFilter(workspace=_workspace(), state=state, function_ids=ids, limit=limit)
+        return CallFilter(workspace=_workspace(), state=state, function_ids=ids, limit=limit, parent=parent)
 
     def _is_of(self, function_id: str, function: str) -> bool:
         label = self._pictures.label(self._state, function_id)

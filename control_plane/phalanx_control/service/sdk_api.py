@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from phalanx import wire
-from phalanx.core.messages import Body
+from phalanx.core.messages import Body, CallTerms
 from phalanx.core.spec import FunctionSpec
 from phalanx_control.service.caller import caller
 from phalanx_control.service.parts import Parts
 from phalanx_control.service.queries import require_call_id
+from phalanx_control.service.submit import digest_of
 from phalanx_control.state.commands import Cancel, DeployApp, RegisterFunction, Submit
 from phalanx_control.state.queries import function_key
 from phalanx_proto.v1 import agent_pb2, common_pb2, control_pb2, control_pb2_grpc
@@ -81,26 +82,40 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         args, bodies = await self._submit.args(request.call_id, wire.from_proto(Body, request.args))
         over = await self._queries.archived(request.call_id)
         if over is not None:
-            return control_pb2.SubmitCallResponse(log_seq=self._controller.seq, state=over.state)
+            return control_pb2.SubmitCallResponse(log_seq=self._controller.seq, state=over.state, call_id=over.id)
+        function = self._queries.function(request.function_id)
+        terms = wire.from_proto(CallTerms, request.terms)
         command = Submit(
             call_id=request.call_id,
-            function_id=self._queries.function(request.function_id).id,
+            function_id=function.id,
             owner=caller().owner,
             args=args,
             timeout_ms=request.timeout_ms,
+            parent=request.parent,
+            terms=terms,
+            args_sha256=digest_of(request.args) if terms.idempotency_key else "",
         )
         await self._controller.execute(command, bodies)
-        found = await self._queries.find(request.call_id)
-        return control_pb2.SubmitCallResponse(log_seq=self._controller.seq, state=found.call.state)
+        found = await self._queries.find(self._queries.submitted(function, command))
+        return control_pb2.SubmitCallResponse(
+            log_seq=self._controller.seq, state=found.call.state, call_id=found.call.id
+        )
 
     async def GetCall(self, request: control_pb2.CallId, context: Any) -> control_pb2.CallView:
         return wire.to_proto(await self._follower.view(await self._queries.find(request.call_id)))
 
     async def ListCalls(self, request: control_pb2.ListCallsRequest, context: Any) -> control_pb2.CallList:
         calls = await self._queries.calls(
-            state=request.state, function=request.function, limit=request.limit, ended_too=request.all
+            state=request.state,
+            function=request.function,
+            limit=request.limit,
+            ended_too=request.all,
+            parent=request.parent,
         )
         return control_pb2.CallList(calls=[wire.to_proto(view) for view in calls])
+
+    async def GetCallStates(self, request: control_pb2.CallIds, context: Any) -> control_pb2.CallStates:
+        return control_pb2.CallStates(states=await self._queries.states(tuple(request.call_ids)))
 
     async def WatchCall(self, request: control_pb2.CallId, context: Any) -> AsyncIterator[control_pb2.CallView]:
         async for view in self._follower.follow(request.call_id):

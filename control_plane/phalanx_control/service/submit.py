@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.messages import Body
 from phalanx.core.spec import FunctionSpec
@@ -10,6 +12,12 @@ from phalanx_control.service.blob_reach import BlobReach
 from phalanx_control.service.bodies import args_key, to_ref
 from phalanx_control.service.queries import require_call_id
 from phalanx_control.state.model import BodyRef
+from phalanx_proto.v1 import common_pb2
+
+
+def digest_of(args: common_pb2.Body) -> str:
+    """Returns the SHA-256 of a call's arguments, wherever they are: a blob's name is that of its content."""
+    return args.blob.removeprefix("sha256:") or hashlib.sha256(args.data).hexdigest()
 
 
 class SubmitChecks:

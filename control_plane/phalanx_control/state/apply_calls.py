@@ -13,7 +13,10 @@ from phalanx_control.state.model import Call, FunctionStats, State
 
 
 def _call_accepted(state: State, event: events.CallAccepted, _: int) -> State:
-    return _enqueue(_count_logged(state, event.call), event.call)
+    call = event.call
+    if call.deadline_ms:
+        state = replace(state, deadlines=ordered.insert(state.deadlines, (call.deadline_ms, call.id)))
+    return _enqueue(_enter_child(_count_logged(state, call), call), call)
 
 
 def _call_waits(state: State, event: events.CallWaits, _: int) -> State:
@@ -45,7 +48,7 @@ def _call_ran(state: State, event: events.CallRan, log_ms: int) -> State:
     call = event.call or known
     assert call is not None
     if known is None:
-        state = _count_logged(state, call)
+        state = _enter_child(_count_logged(state, call), call)
     elif known.state is CallState.QUEUED:
         state = _dequeue(state, known)
     state = _join_gang(state, call.gang_id, call.id, log_ms)
@@ -101,6 +104,31 @@ def _call_cancelling(state: State, event: events.CallCancelling, log_ms: int) ->
     return _put(state, replace(call, state=CallState.CANCELLING, cancelled_by=event.by, cancelling_ms=log_ms))
 
 
+def _call_overdue(state: State, event: events.CallOverdue, log_ms: int) -> State:
+    call = state.calls[event.call_id]
+    return _put(state, replace(call, state=CallState.CANCELLING, overdue=True, cancelling_ms=log_ms))
+
+
+def _key_taken(state: State, event: events.KeyTaken, _: int) -> State:
+    state = _without_key(state, event.name)
+    line = ordered.insert(state.keys_line, (event.use.until_ms, event.name))
+    return replace(state, keys=state.keys.set(event.name, event.use), keys_line=line)
+
+
+def _keys_forgotten(state: State, event: events.KeysForgotten, _: int) -> State:
+    for name in event.names:
+        state = _without_key(state, name)
+    return state
+
+
+def _without_key(state: State, name: str) -> State:
+    use = state.keys.get(name)
+    if use is None:
+        return state
+    line = ordered.remove(state.keys_line, (use.until_ms, name))
+    return replace(state, keys=state.keys.delete(name), keys_line=line)
+
+
 def _call_cancelled(state: State, event: events.CallCancelled, log_ms: int) -> State:
     call = _ran(state.calls[event.call_id], event.busy_ms, log_ms, event.wall_ms)
     return _end(state, call, CallState.CANCELLED, log_ms, event.wall_ms)
@@ -109,6 +137,7 @@ def _call_cancelled(state: State, event: events.CallCancelled, log_ms: int) -> S
 def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
     calls, ended, line = state.calls, state.ended, state.ended_line
     for call_id in event.call_ids:
+        state = _leave_parent(state, calls[call_id])
         line = ordered.remove(line, (ended[call_id], call_id))
         calls = calls.delete(call_id)
         ended = ended.delete(call_id)
@@ -116,6 +145,21 @@ def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
 
 
 # ---- the indexes ----
+
+
+def _enter_child(state: State, call: Call) -> State:
+    if not call.parent:
+        return state
+    line = ordered.insert(state.children.get(call.parent), (call.submitted_ms, call.id))
+    return replace(state, children=state.children.set(call.parent, line))
+
+
+def _leave_parent(state: State, call: Call) -> State:
+    if not call.parent:
+        return state
+    line = ordered.remove(state.children[call.parent], (call.submitted_ms, call.id))
+    left = state.children.delete(call.parent) if line is None else state.children.set(call.parent, line)
+    return replace(state, children=left)
 
 
 def _put(state: State, call: Call) -> State:
@@ -140,6 +184,8 @@ def _dequeue(state: State, call: Call) -> State:
 
 def _end(state: State, call: Call, to: CallState, log_ms: int, wall_ms: int) -> State:
     state = _dequeue(state, call) if call.id in state.queue else _leave_gang(state, call, log_ms)
+    if call.deadline_ms:
+        state = replace(state, deadlines=ordered.remove(state.deadlines, (call.deadline_ms, call.id)))
     call = replace(call, state=to, ended_ms=log_ms, ended_wall_ms=wall_ms)
     return replace(
         state,
@@ -204,6 +250,9 @@ STEPS: dict[type, Callable[[State, Any, int], State]] = {
     events.CallSucceeded: _call_succeeded,
     events.CallFailed: _call_failed,
     events.CallCancelling: _call_cancelling,
+    events.CallOverdue: _call_overdue,
+    events.KeyTaken: _key_taken,
+    events.KeysForgotten: _keys_forgotten,
     events.CallCancelled: _call_cancelled,
     events.CallsArchived: _calls_archived,
 }

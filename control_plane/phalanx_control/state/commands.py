@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.core.messages import Counter, FromAgent
+from phalanx.core.messages import CallTerms, Counter, FromAgent
 from phalanx.core.spec import FunctionSpec
 from phalanx_control.state.model import SCHEMA_VERSION, BodyRef, FiledSum, Owner
 
@@ -83,6 +83,10 @@ class Submit:
     owner: Owner
     args: BodyRef
     timeout_ms: int = 0
+    parent: str = ""
+    terms: CallTerms = field(default_factory=CallTerms)
+    args_sha256: str = ""
+    """Of the arguments, where there is an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.core.messages import ErrorInfo, NodeInfo
+from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import GpuState, NodeState
-from phalanx_control.state.model import App, BodyRef, Call, FiledSum, Function, Gang, Record, Token
+from phalanx_control.state.model import App, BodyRef, Call, FiledSum, Function, Gang, KeyUse, Record, Token
 
 
 class Event(Record, frozen=True, tag_field="kind"):
@@ -164,6 +165,25 @@ class CallCancelled(Event, frozen=True, tag=True):
     call_id: str
     wall_ms: int
     busy_ms: int = 0
+
+
+class CallOverdue(Event, frozen=True, tag=True):
+    """Its deadline passed while a gang had it: the agent is asked to end it, and then it TIMED_OUT."""
+
+    call_id: str
+
+
+class KeyTaken(Event, frozen=True, tag=True):
+    """An idempotency key, named as in the state, stands for a call that was accepted with it."""
+
+    name: str
+    use: KeyUse
+
+
+class KeysForgotten(Event, frozen=True, tag=True):
+    """Their time is over: the next call with one of them is a new call."""
+
+    names: tuple[str, ...]
 
 
 class CallsArchived(Event, frozen=True, tag=True):
@@ -345,6 +365,9 @@ AnyEvent = (
     | FabricSet
     | RanksEquipped
     | NodeLeft
+    | CallOverdue
+    | KeyTaken
+    | KeysForgotten
 )
 
 Events = tuple[AnyEvent, ...]
@@ -356,17 +379,36 @@ SINCE: dict[type, int] = {
     FabricSet: 3,
     RanksEquipped: 3,
     NodeLeft: 4,
+    CallOverdue: 5,
+    KeyTaken: 5,
+    KeysForgotten: 5,
 }
 """The schema version that brought a kind; 1 for all others."""
 NAMED_NODE_SCHEMA = 4
 """Since when a function may name its node."""
+PARENT_SCHEMA = 5
+"""Since when a call knows from inside which one it was made."""
+TERMS_SCHEMA = 5
+"""Since when a call may have terms of its own, and a function say how it is tried again."""
 
 
 def since(event: AnyEvent) -> int:
     """Returns the schema version that a reader of this event must know."""
-    if isinstance(event, FunctionRegistered) and event.function.spec.resources.node:
-        return NAMED_NODE_SCHEMA
+    if isinstance(event, FunctionRegistered):
+        return since_of_spec(event.function.spec)
+    if isinstance(event, CallAccepted | CallRan) and event.call is not None:
+        call = event.call
+        if call.parent:
+            return PARENT_SCHEMA
+        return TERMS_SCHEMA if call.retries is not None or call.deadline_ms or call.key else 1
     return SINCE.get(type(event), 1)
+
+
+def since_of_spec(spec: FunctionSpec) -> int:
+    """Returns the schema version that a reader of a function must know, so that it keeps to it."""
+    if spec.limits.retrying != Retrying():
+        return TERMS_SCHEMA
+    return NAMED_NODE_SCHEMA if spec.resources.node else 1
 
 
 def schema_of(events: Events) -> int:

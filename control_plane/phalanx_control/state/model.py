@@ -12,11 +12,11 @@ import msgspec
 from immutables import Map
 
 from phalanx.core.messages import ErrorInfo, Member, NodeInfo
-from phalanx.core.spec import FunctionSpec
+from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state.ordered import Tree, build
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """What this program reads. `events.SINCE` says which kinds came with which version."""
 
 
@@ -103,6 +103,24 @@ class Call(Record, frozen=True):
     placement: str = ""
     made_gangs: tuple[str, ...] = ()
     """Gangs that were started for it."""
+    retries: int | None = None
+    """Its own number, and way, of retries; None: the function's."""
+    retrying: Retrying | None = None
+    deadline_ms: int = 0
+    overdue: bool = False
+    """It is being ended for its deadline, not for somebody who cancelled it."""
+    key: str = ""
+    """The idempotency key, as its caller gave it."""
+    parent: str = ""
+    """The call from inside which it was made, as its caller said."""
+
+
+class KeyUse(Record, frozen=True):
+    """What an idempotency key stands for, until it is forgotten. ``args_sha256``: of the first call's arguments."""
+
+    call_id: str
+    args_sha256: str
+    until_ms: int
 
 
 class MemberState(Record, frozen=True):
@@ -262,6 +280,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Derived from ``queue``: function id → its QUEUED calls in order. Not in snapshots: made again from the calls."""
     lease_nodes: Map[str, tuple[str, ...]] = Map()
     """Derived from ``ledger``: gang id → nodes that it has lines of, sorted."""
+    children: Map[str, Tree] = Map()
+    """Derived from ``calls``: parent → the calls that were made from inside it, in order of their submission."""
+    keys: Map[str, KeyUse] = Map()
+    """Idempotency keys in use, by `queries.key_name`."""
+    keys_line: Tree | None = None
+    """Derived from ``keys``: their names, the one to be forgotten first leading."""
+    deadlines: Tree | None = None
+    """Derived from ``calls``: live ones with a deadline, the nearest leading."""
     ended_line: Tree | None = None
     """Derived from ``ended``: terminal calls, the one that ended first leading."""
 
@@ -280,8 +306,8 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
-_DERIVED = frozenset({"lines", "lease_nodes", "ended_line"})
-_LATER = frozenset({"fabric"})
+_DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line"})
+_LATER = frozenset({"fabric", "keys"})
 """Left out while empty: readers of the schema versions before do not know them."""
 _MAPS: dict[str, type] = {
     "functions": Function,
@@ -296,6 +322,7 @@ _MAPS: dict[str, type] = {
     "ledger": LedgerLine,
     "filed": FiledSum,
     "stats": FunctionStats,
+    "keys": KeyUse,
 }
 
 
@@ -306,6 +333,10 @@ def from_jsonable(data: dict[str, Any]) -> State:
         values[name] = Map(msgspec.convert(values.get(name, {}), dict[str, kind]))
     values["lines"] = _lines(values["calls"], values["queue"])
     values["lease_nodes"] = _lease_nodes(values["ledger"])
+    values["children"] = _children(values["calls"])
+    values["keys_line"] = build((use.until_ms, name) for name, use in values["keys"].items())
+    live = (call for call in values["calls"].values() if call.deadline_ms and not call.state.terminal)
+    values["deadlines"] = build((call.deadline_ms, call.id) for call in live)
     values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
 
@@ -316,6 +347,15 @@ def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Tree]:
         keys.setdefault(calls[call_id].function_id, []).append((submitted_ms, call_id))
     trees = {function_id: build(found) for function_id, found in keys.items()}
     return Map({function_id: tree for function_id, tree in trees.items() if tree is not None})
+
+
+def _children(calls: Map[str, Call]) -> Map[str, Tree]:
+    keys: dict[str, list[tuple[int, str]]] = {}
+    for call in calls.values():
+        if call.parent:
+            keys.setdefault(call.parent, []).append((call.submitted_ms, call.id))
+    trees = {parent: build(found) for parent, found in keys.items()}
+    return Map({parent: tree for parent, tree in trees.items() if tree is not None})
 
 
 def _lease_nodes(ledger: Map[str, LedgerLine]) -> Map[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from msgspec import structs
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState, GpuState
 from phalanx_control.state import ordered
-from phalanx_control.state.model import Call, Function, Gang, LedgerLine, MemberState, Node, State
+from phalanx_control.state.model import Call, Function, Gang, KeyUse, LedgerLine, MemberState, Node, State
 
 STARTING = frozenset({GangState.PENDING, GangState.RESERVED, GangState.PREPARING, GangState.STARTING})
 WARM = frozenset({GangState.READY, GangState.BUSY})
@@ -115,6 +115,22 @@ def member_on(gang: Gang, node_id: str) -> MemberState | None:
     return next((m for m in gang.members if m.member.node_id == node_id), None)
 
 
+def children_of(state: State, call_id: str) -> Iterator[Call]:
+    """Yields the calls that were made from inside a call, of every workspace, in order of their submission."""
+    return (state.calls[child_id] for _, child_id in ordered.in_order(state.children.get(call_id)))
+
+
+def with_descendants(state: State, call: Call) -> tuple[Call, ...]:
+    """Returns the call and, behind each, the calls of its workspace that were made from inside it."""
+    found, seen = [call], {call.id}
+    for each in found:
+        for child in children_of(state, each.id):
+            if child.owner.workspace == call.owner.workspace and child.id not in seen:
+                seen.add(child.id)
+                found.append(child)
+    return tuple(found)
+
+
 def in_queue_order(state: State, *, per_function: int) -> Iterator[ordered.Key]:
     """Yields (submitted_ms, call id) over all functions, oldest first, at most ``per_function`` of each."""
     return heapq.merge(*(_first(tree, per_function) for tree in state.lines.values()))
@@ -179,6 +195,18 @@ def function_key(state: State, workspace: str, spec: FunctionSpec) -> str:
     if known is None or known.owner.workspace == workspace:
         return plain
     return f"{plain}-{sha256(workspace.encode()).hexdigest()[:8]}"
+
+
+def key_name(function: Function, key: str) -> str:
+    """Returns the name under which the state keeps an idempotency key."""
+    spec = function.spec
+    return "\x1f".join((function.owner.workspace, spec.app or spec.module, spec.name, key))
+
+
+def key_use(state: State, function: Function, key: str, log_ms: int) -> KeyUse | None:
+    """Returns what an idempotency key of a function stands for at that time; None where it is not in use, or ""."""
+    use = state.keys.get(key_name(function, key)) if key else None
+    return use if use is not None and use.until_ms > log_ms else None
 
 
 def function_of(state: State, function_id: str, workspace: str) -> Function | None:

@@ -7,6 +7,7 @@ slow terminal costs nothing but its own delay.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,9 @@ class Follower:
     live: bool
     over: Callable[[], bool]
     bytes_by_rank: dict[int, int] = field(default_factory=dict[int, int])
+    ends: list[LogEnd] = field(default_factory=list[LogEnd])
+    """What the end records said, one for each attempt that this gang ran; ``at_end``: nothing came behind the last."""
+    at_end: bool = False
     ended_ns: int = 0
     done: bool = False
 
@@ -59,12 +63,11 @@ class Follower:
             return
         was_over = self._over_for(now_ns)
         try:
-            read_any = self._send_new()
+            read_all = self._send_new()
         except (OSError, RecordError):
-            self._end(LogEnd(self.bytes_by_rank, complete=False))
-            return
-        if not self.done and not read_any and (was_over or not self.live):
-            self._end(LogEnd(self.bytes_by_rank, complete=False))
+            self.at_end, read_all, was_over = False, True, True
+        if read_all and (was_over or self.at_end or not self.live):
+            self._end()
 
     def _over_for(self, now_ns: int) -> bool:
         if not self.over():
@@ -73,17 +76,19 @@ class Follower:
         return now_ns - self.ended_ns > SETTLE_NS
 
     def _send_new(self) -> bool:
+        """Returns whether that was all there is."""
         data = read_spool(self.spool, self.offset)
         start = self.offset
         for record, end in decode(data):
             self.offset = start + end
             if record.call != self.call:
                 continue
-            if record.stream == END:
-                self._end(parse_end(record))
-                break
-            self._send(record)
-        return self.offset > start
+            self.at_end = record.stream == END
+            if self.at_end:
+                self.ends.append(parse_end(record))
+            else:
+                self._send(record)
+        return len(data) < READ_BYTES
 
     def _send(self, record: LogRecord) -> None:
         self.bytes_by_rank[record.rank] = self.bytes_by_rank.get(record.rank, 0) + len(record.data)
@@ -96,10 +101,14 @@ class Follower:
         }
         self.reader.send(Frame(Kind.LOG, self.request, meta, record.data))
 
-    def _end(self, end: LogEnd) -> None:
+    def _end(self) -> None:
         self.done = True
-        by_rank = {str(k): v for k, v in sorted(end.bytes_by_rank.items())}
-        self.reader.send(Frame(Kind.END, self.request, {"bytes_by_rank": by_rank, "complete": end.complete}))
+        counts = Counter(self.bytes_by_rank)
+        if self.at_end:
+            counts = sum((Counter(end.bytes_by_rank) for end in self.ends), Counter[int]())
+        by_rank = {str(rank): count for rank, count in sorted(counts.items())}
+        complete = self.at_end and all(end.complete for end in self.ends)
+        self.reader.send(Frame(Kind.END, self.request, {"bytes_by_rank": by_rank, "complete": complete}))
 
 
 def read_spool(path: Path, offset: int, limit: int = READ_BYTES) -> bytes:

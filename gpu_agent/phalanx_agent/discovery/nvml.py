@@ -8,6 +8,7 @@ nothing is DOWN with the driver's word for it. Nothing here touches CUDA.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from phalanx_agent.discovery.source import GpuUse, placeholder
 from phalanx_agent.discovery.vitals import read_vitals
 from phalanx_agent.discovery.xid import XidThread
 
+_GONE = "NVML: the driver does not list it any more"
+
 
 class NvmlGpus:
     """Raises OSError from the constructor where there is no driver."""
@@ -36,11 +39,16 @@ class NvmlGpus:
             pynvml.nvmlInit()
         except pynvml.NVMLError as e:
             raise OSError(f"NVML does not start: {e}") from e
-        self._known: dict[int, GpuInfo] = {}
+        self._known: dict[str, GpuInfo] = {}
 
     def gpus(self) -> tuple[GpuInfo, ...]:
-        count = ask(pynvml.nvmlDeviceGetCount, len(self._known))
-        return tuple(self._describe(index) for index in range(max(count, len(self._known))))
+        answers = [self._describe(index) for index in range(ask(pynvml.nvmlDeviceGetCount, len(self._known)))]
+        found = [answer for answer in answers if isinstance(answer, GpuInfo)]
+        missing = {uuid: gpu for uuid, gpu in self._known.items() if uuid not in {here.uuid for here in found}}
+        silent = [_silent(at, missing, why) for at, why in enumerate(answers) if not isinstance(why, GpuInfo)]
+        gone = [_lost(gpu, _GONE) for uuid, gpu in missing.items() if uuid not in {each.uuid for each in silent}]
+        self._known = {**self._known, **{gpu.uuid: gpu for gpu in found}}  # another thread reads it
+        return tuple(sorted((*found, *silent, *gone), key=lambda gpu: gpu.index))
 
     def topology(self) -> NodeTopology | None:
         return read_topology(self.gpus(), sysfs=self._sysfs)
@@ -68,27 +76,27 @@ class NvmlGpus:
         thread.start()
         return thread.end
 
-    def _describe(self, index: int) -> GpuInfo:
-        """Returns what is known of one GPU; a lost one keeps the identity that it had."""
+    def _describe(self, index: int) -> GpuInfo | pynvml.NVMLError:
+        """Returns what is known of one GPU, or why it does not answer."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as e:
-            known = self._known.get(index, GpuInfo(uuid=placeholder(index), index=index))
-            return GpuInfo(
-                uuid=known.uuid,
-                index=index,
-                model=known.model,
-                memory_bytes=known.memory_bytes,
-                state=GpuState.DOWN,
-                reason=f"NVML: {e}",
-            )
+            return e
         memory: Any = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
-        info = GpuInfo(
+        return GpuInfo(
             uuid=uuid,
             index=index,
             model=text(ask(lambda: pynvml.nvmlDeviceGetName(handle), "")),
             memory_bytes=0 if memory is None else int(memory.total),
         )
-        self._known[index] = info
-        return info
+
+
+def _silent(index: int, missing: Mapping[str, GpuInfo], why: pynvml.NVMLError) -> GpuInfo:
+    """A GPU that does not answer keeps the identity that it had at this place."""
+    known = (gpu for gpu in missing.values() if gpu.index == index)
+    return _lost(next(known, GpuInfo(uuid=placeholder(index), index=index)), f"NVML: {why}")
+
+
+def _lost(gpu: GpuInfo, why: str) -> GpuInfo:
+    return replace(gpu, state=GpuState.DOWN, reason=why)

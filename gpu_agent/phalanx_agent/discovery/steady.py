@@ -1,12 +1,12 @@
 """When a changed topology is told: once something has been worse for two looks, and what got better after it lasted.
 
 So a port that comes and goes is told once, as down, and the log is not filled by it. What flickers beside it, as heat
-does, keeps nothing from being told. Pure.
+does, keeps nothing from being told, for better or for worse. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phalanx.core.topology.node import Health, NodeTopology
 
@@ -21,6 +21,8 @@ class Steady:
     _seen: NodeTopology | None = None
     _since_ms: int = 0
     _worse: frozenset[str] = frozenset()
+    _better: dict[str, int] = field(default_factory=dict[str, int])
+    """What was told and is over, since when."""
 
     def __post_init__(self) -> None:
         self._seen = self.told
@@ -30,11 +32,14 @@ class Steady:
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
         worse = (ailments(seen) - ailments(self.told)) | _missing(seen, self.told)
+        better = (ailments(self.told) - ailments(seen)) | _missing(self.told, seen)
         lasting = worse & self._worse
         self._worse = worse
-        if seen == self.told or (not lasting and now_ms - self._since_ms < LASTS_MS):
+        self._better = {each: self._better.get(each, now_ms) for each in better}
+        oldest_ms = min((self._since_ms, *self._better.values()))
+        if seen == self.told or (not lasting and now_ms - oldest_ms < LASTS_MS):
             return False
-        self.told, self._worse = seen, frozenset()
+        self.told, self._worse, self._better = seen, frozenset(), {}
         return True
 
 

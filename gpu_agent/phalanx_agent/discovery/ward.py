@@ -6,7 +6,7 @@ It decides with `health.py` and remembers with `cordons.py`; it asks no GPU anyt
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 JUST_NOW_MS = 10_000
 """So long the control plane may not have heard of a cordon, and offers the GPU."""
+OUT_OF_USE = frozenset({Action.QUARANTINE, Action.LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +34,19 @@ class Tenancy:
 
 
 class Ward:
-    """Lives on the event loop; its one file is written there too, when a GPU reports something."""
+    """Lives on the event loop, but for `save`; ``later`` has that called soon. Without it, it saves at once."""
 
-    def __init__(self, path: Path, *, boot_id: str, clock: Clock) -> None:
-        self._cordons = Cordons(path, boot_id=boot_id)
+    def __init__(self, path: Path, *, boot_id: str, clock: Clock, later: Callable[[], None] | None = None) -> None:
+        self._cordons = Cordons(path, boot_id=boot_id, later=later)
         self._clock = clock
         self._judged: dict[str, Judgement] = {}
         self._looks: dict[str, Look] = {}
         self._most_nvlinks: dict[str, int] = {}
         self._put_ms: dict[str, int] = {}
+
+    def save(self) -> None:
+        """Writes down what is not saved yet. Blocking."""
+        self._cordons.save()
 
     def mark(self, gpu: GpuInfo) -> GpuInfo | None:
         """Returns the GPU as health has it, where it may not be given."""
@@ -74,7 +79,7 @@ class Ward:
         )
         reaction = react(xid, around)
         self._cordons.note(gpu.uuid, PastXid(xid=xid, at_ms=now, workspaces=tenancy.workspaces))
-        if reaction.action in (Action.QUARANTINE, Action.LOST):
+        if reaction.action in OUT_OF_USE:
             state = GpuState.DOWN if reaction.action is Action.LOST else GpuState.QUARANTINED
             errors = self._looks[gpu.uuid].vitals.ecc_errors if gpu.uuid in self._looks else 0
             self._cordons.put(gpu.uuid, Cordon(state=state, reason=reaction.reason, xid=xid, ecc_errors=errors))
@@ -97,14 +102,22 @@ class Ward:
             look = Look(vitals=told, at_ms=now_ms, most_nvlinks=self._most_nvlinks.get(gpu.uuid, 0))
             self._lift_after_reset(gpu.uuid, look, before)
             self._looks[gpu.uuid] = look
-            self._keep(gpu.uuid, judge(gpu, look, before), now_ms)
+            self._keep(gpu.uuid, judge(gpu, look, before), look)
         return self._with_health(gpu)
 
-    def _keep(self, uuid: str, judgement: Judgement, now_ms: int) -> None:
+    def _keep(self, uuid: str, judgement: Judgement, look: Look) -> None:
+        """A quarantine counts at once, and for good at the second look: a driver leaves a counter out now and then."""
         before = self._judged.get(uuid, Judgement())
-        if judgement.quarantine and not before.quarantine:
-            self._put_ms[uuid] = now_ms
         self._judged[uuid] = judgement
+        if not judgement.quarantine:
+            return
+        if not before.quarantine:
+            self._put_ms[uuid] = look.at_ms
+        else:
+            errors = look.vitals.ecc_errors
+            self._cordons.put(
+                uuid, Cordon(state=GpuState.QUARANTINED, reason=judgement.quarantine, xid=0, ecc_errors=errors)
+            )
 
     def _with_health(self, gpu: Gpu) -> Gpu:
         cordon = self._cordons.get(gpu.uuid)
@@ -114,7 +127,7 @@ class Ward:
         ails = [cordon.reason] if cordon is not None else []
         ails += [judgement.quarantine] if judgement.quarantine else []
         ails += judgement.degraded
-        return replace(gpu, health=Health.DEGRADED, reason="; ".join(ails)) if ails else gpu
+        return replace(gpu, health=Health.DEGRADED, reason="; ".join(dict.fromkeys(ails))) if ails else gpu
 
     def _lift_after_reset(self, uuid: str, look: Look, before: Look | None) -> None:
         """Error counters begin anew with a reset, and with nothing else within a boot."""

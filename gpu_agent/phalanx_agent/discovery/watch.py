@@ -9,9 +9,8 @@ means is decided on the event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -30,9 +29,10 @@ from phalanx_agent.discovery.clean import (
 )
 from phalanx_agent.discovery.cordons import FILE
 from phalanx_agent.discovery.health import Vitals
+from phalanx_agent.discovery.offloop import Behind, Inbox
 from phalanx_agent.discovery.source import GpuSource, GpuUse, placeholder
 from phalanx_agent.discovery.steady import Steady, ailments
-from phalanx_agent.discovery.ward import Tenancy, Ward
+from phalanx_agent.discovery.ward import OUT_OF_USE, Tenancy, Ward
 from phalanx_agent.discovery.xid_table import Action
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,8 @@ class GpuWatch:
         """Looks once. Blocking; raises OSError where the state directory cannot be written."""
         self._source = source
         self._clock = clock
-        self._ward = Ward(baseline_path.with_name(FILE), boot_id=boot_id, clock=clock)
+        self._saving = Behind()
+        self._ward = Ward(baseline_path.with_name(FILE), boot_id=boot_id, clock=clock, later=self._saving.ask)
         self._proved_ms: dict[str, int] = {}
         facts = self._gather(())
         self._gpus = {g.uuid: g for g in facts.gpus}
@@ -145,33 +146,44 @@ class GpuWatch:
         """Listens to XIDs and looks again every few seconds; for ever."""
         if self._source.static:
             return
-        loop = asyncio.get_running_loop()
-        end = self._source.listen(lambda uuid, xid: _soon(loop, lambda: self._heard(uuid, xid, host)))
+        inbox = Inbox[tuple[str, int]](asyncio.get_running_loop(), lambda xids: self._heard(xids, host))
+        end = self._source.listen(lambda uuid, xid: inbox.put((uuid, xid)))
         try:
-            self._tell_failed(host)
-            while True:
-                await asyncio.sleep(LOOK_EVERY_S)
-                idle = tuple(uuid for uuid in self._gpus if not host.tenancy(uuid).workspaces)
-                self._take(await asyncio.to_thread(self._gather, idle), host)
+            async with asyncio.TaskGroup() as jobs:
+                jobs.create_task(self._saving.run(self._ward.save))
+                jobs.create_task(self._look_again(host))
         finally:
             end()
 
+    async def _look_again(self, host: Host) -> None:
+        self._tell_failed(host)
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            idle = tuple(uuid for uuid in self._gpus if not host.tenancy(uuid).workspaces)
+            self._take(await asyncio.to_thread(self._gather, idle), host)
+
     # ---- XIDs ----
 
-    def _heard(self, uuid: str, xid: int, host: Host) -> None:
+    def _heard(self, xids: Sequence[tuple[str, int]], host: Host) -> None:
+        """Takes XIDs as they came; what they lead to is told once for all of them."""
+        broken = {uuid for uuid, xid in xids if self._broke(uuid, xid, host)}
+        if broken:
+            self._failed -= broken  # a pool may have had to give it to somebody all the same
+            self._tell_failed(host)
+            host.gpus_changed()
+
+    def _broke(self, uuid: str, xid: int, host: Host) -> bool:
+        """Says whether the XID puts the GPU out of use."""
         gpu = self._gpus.get(uuid)
         if gpu is None:
-            return
+            return False
         tenancy = host.tenancy(uuid)
         just_proved = self._clock.monotonic_ms() - self._proved_ms.get(uuid, -OUR_KILL_MS) < OUR_KILL_MS
         reaction = self._ward.heard(gpu, xid, tenancy, our_kill=tenancy.ending or just_proved)
         log.warning("xid", extra={"gpu": uuid, "xid": xid, "action": reaction.action.value, "reason": reaction.reason})
         if reaction.action is Action.NOTE:
             host.gpu_noted(uuid, reaction.reason)
-        elif reaction.action is not Action.IGNORE:
-            self._failed.discard(uuid)  # a pool may have had to give it to somebody all the same
-            self._tell_failed(host)
-            host.gpus_changed()
+        return reaction.action in OUT_OF_USE
 
     def _tell_failed(self, host: Host) -> None:
         """Tells of every GPU once that it is out of use for what happened to it."""
@@ -249,8 +261,3 @@ class GpuWatch:
 
     def _baseline(self, uuid: str) -> GpuUse:
         return self._baselines.get(uuid, GpuUse())
-
-
-def _soon(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is gone
-        loop.call_soon_threadsafe(act)

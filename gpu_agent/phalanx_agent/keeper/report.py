@@ -179,5 +179,6 @@ def error_to_dict(error: ErrorInfo) -> dict[str, Any]:
 def error_from_dict(value: dict[str, Any]) -> ErrorInfo:
     """Reads what `error_to_dict` wrote. Raises TypeError or ValueError on anything else."""
     ranks = tuple(RankFailure(**r) for r in value.get("ranks", ()))
-    fields: dict[str, Any] = {**value, "cause": Cause(value["cause"]), "ranks": ranks}
+    kinds = tuple(value.get("kinds", ()))
+    fields: dict[str, Any] = {**value, "cause": Cause(value["cause"]), "ranks": ranks, "kinds": kinds}
     return ErrorInfo(**fields)

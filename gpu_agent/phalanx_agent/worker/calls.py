@@ -18,7 +18,7 @@ from phalanx.core.states import Cause
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.report import error_to_dict
 from phalanx_agent.worker import group, outcomes
-from phalanx_agent.worker.guard import ProcessState, flush_streams
+from phalanx_agent.worker.guard import ProcessState, flush_streams, say
 from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
 from phalanx_agent.worker.signals import WORDS, Stop, StopIdleError, Where
@@ -80,6 +80,8 @@ class Server:
     def _call(self, frame: Frame) -> None:
         attempt = int(frame.meta.get("attempt", 1))
         install(lambda: replace(self.context, raw_call_id=frame.id, attempt=attempt))
+        if attempt > 1 and self.context.rank == 0:
+            say(f"phalanx: attempt {attempt}")
         self.markers.write("start", call=frame.id, attempt=attempt)
         ran = self._run(frame)
         if os.getpid() != self.pid:

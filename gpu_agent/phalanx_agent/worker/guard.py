@@ -127,6 +127,12 @@ def flush_streams() -> None:
             continue
 
 
+def say(line: str) -> None:
+    """Writes a line of the platform's own among what the rank writes to its standard error."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+
+
 def _set_limit(which: int, limits: tuple[int, int]) -> bool:
     """Sets soft and hard limit. Returns False for a hard one that was lowered: only root may raise it again."""
     try:

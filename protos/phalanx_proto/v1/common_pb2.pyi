@@ -22,20 +22,50 @@ class Resources(_message.Message):
     def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries")
+    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying")
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     STARTUP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     SCALEDOWN_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
     RETRIES_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     startup_timeout_s: float
     grace_s: float
     disconnect_grace_s: float
     scaledown_window_s: float
     retries: int
-    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ...) -> None: ...
+    retrying: Retrying
+    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ...) -> None: ...
+
+class Retrying(_message.Message):
+    __slots__ = ("backoff", "initial_delay_s", "max_delay_s", "retry_on")
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    RETRY_ON_FIELD_NUMBER: _ClassVar[int]
+    backoff: float
+    initial_delay_s: float
+    max_delay_s: float
+    retry_on: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, backoff: _Optional[float] = ..., initial_delay_s: _Optional[float] = ..., max_delay_s: _Optional[float] = ..., retry_on: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CallTerms(_message.Message):
+    __slots__ = ("own_retries", "retries", "retrying", "deadline_in_ms", "deadline_wall_ms", "idempotency_key")
+    OWN_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    own_retries: bool
+    retries: int
+    retrying: Retrying
+    deadline_in_ms: int
+    deadline_wall_ms: int
+    idempotency_key: str
+    def __init__(self, own_retries: bool = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., deadline_in_ms: _Optional[int] = ..., deadline_wall_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class Variable(_message.Message):
     __slots__ = ("name", "value")
@@ -122,7 +152,7 @@ class RankFailure(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., culprit: bool = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., type_name: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., last_lines: _Optional[str] = ...) -> None: ...
 
 class ErrorInfo(_message.Message):
-    __slots__ = ("cause", "type_name", "message", "traceback", "rank", "node_id", "exit_code", "signal", "pickled", "ranks")
+    __slots__ = ("cause", "type_name", "message", "traceback", "rank", "node_id", "exit_code", "signal", "pickled", "ranks", "kinds")
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +163,7 @@ class ErrorInfo(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     PICKLED_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
     cause: str
     type_name: str
     message: str
@@ -143,7 +174,8 @@ class ErrorInfo(_message.Message):
     signal: int
     pickled: bytes
     ranks: _containers.RepeatedCompositeFieldContainer[RankFailure]
-    def __init__(self, cause: _Optional[str] = ..., type_name: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., rank: _Optional[int] = ..., node_id: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., pickled: _Optional[bytes] = ..., ranks: _Optional[_Iterable[_Union[RankFailure, _Mapping]]] = ...) -> None: ...
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cause: _Optional[str] = ..., type_name: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., rank: _Optional[int] = ..., node_id: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., pickled: _Optional[bytes] = ..., ranks: _Optional[_Iterable[_Union[RankFailure, _Mapping]]] = ..., kinds: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GpuInfo(_message.Message):
     __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "state", "reason", "cordon")

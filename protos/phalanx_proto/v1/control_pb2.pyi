@@ -102,24 +102,30 @@ class FunctionView(_message.Message):
     def __init__(self, app: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., function_id: _Optional[str] = ..., deployed_ms: _Optional[int] = ..., calls: _Optional[int] = ...) -> None: ...
 
 class SubmitCallRequest(_message.Message):
-    __slots__ = ("call_id", "function_id", "args", "timeout_ms")
+    __slots__ = ("call_id", "function_id", "args", "timeout_ms", "terms", "parent")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     function_id: str
     args: _common_pb2.Body
     timeout_ms: int
-    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., args: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    terms: _common_pb2.CallTerms
+    parent: str
+    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., args: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.CallTerms, _Mapping]] = ..., parent: _Optional[str] = ...) -> None: ...
 
 class SubmitCallResponse(_message.Message):
-    __slots__ = ("log_seq", "state")
+    __slots__ = ("log_seq", "state", "call_id")
     LOG_SEQ_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     log_seq: int
     state: str
-    def __init__(self, log_seq: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    call_id: str
+    def __init__(self, log_seq: _Optional[int] = ..., state: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
 
 class CallId(_message.Message):
     __slots__ = ("call_id",)
@@ -127,17 +133,31 @@ class CallId(_message.Message):
     call_id: str
     def __init__(self, call_id: _Optional[str] = ...) -> None: ...
 
+class CallIds(_message.Message):
+    __slots__ = ("call_ids",)
+    CALL_IDS_FIELD_NUMBER: _ClassVar[int]
+    call_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, call_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CallStates(_message.Message):
+    __slots__ = ("states",)
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, states: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ListCallsRequest(_message.Message):
-    __slots__ = ("state", "function", "limit", "all")
+    __slots__ = ("state", "function", "limit", "all", "parent")
     STATE_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     state: str
     function: str
     limit: int
     all: bool
-    def __init__(self, state: _Optional[str] = ..., function: _Optional[str] = ..., limit: _Optional[int] = ..., all: bool = ...) -> None: ...
+    parent: str
+    def __init__(self, state: _Optional[str] = ..., function: _Optional[str] = ..., limit: _Optional[int] = ..., all: bool = ..., parent: _Optional[str] = ...) -> None: ...
 
 class CallList(_message.Message):
     __slots__ = ("calls",)
@@ -192,7 +212,7 @@ class RankView(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., gpu: _Optional[str] = ..., gpu_index: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
 class CallView(_message.Message):
-    __slots__ = ("call_id", "function_id", "function", "workspace", "user", "state", "reason", "phase", "attempt", "fence", "gang_id", "gpus", "world_size", "direct", "placement", "submitted_ms", "started_ms", "ended_ms", "busy_ms", "ready_ranks", "step", "queue_position", "result", "error", "ranks", "cost")
+    __slots__ = ("call_id", "function_id", "function", "workspace", "user", "state", "reason", "phase", "attempt", "fence", "gang_id", "gpus", "world_size", "direct", "placement", "submitted_ms", "started_ms", "ended_ms", "busy_ms", "ready_ranks", "step", "queue_position", "result", "error", "ranks", "cost", "parent", "retries", "retries_used", "deadline_ms", "idempotency_key")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +239,11 @@ class CallView(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_USED_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     function_id: str
     function: str
@@ -245,7 +270,12 @@ class CallView(_message.Message):
     error: _common_pb2.ErrorInfo
     ranks: _containers.RepeatedCompositeFieldContainer[RankView]
     cost: CostView
-    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ...) -> None: ...
+    parent: str
+    retries: int
+    retries_used: int
+    deadline_ms: int
+    idempotency_key: str
+    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ..., parent: _Optional[str] = ..., retries: _Optional[int] = ..., retries_used: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class GangAddressRequest(_message.Message):
     __slots__ = ("function_id",)

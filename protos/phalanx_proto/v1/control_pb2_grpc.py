@@ -86,6 +86,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.ListCallsRequest.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallList.FromString,
                 _registered_method=True)
+        self.GetCallStates = channel.unary_unary(
+                '/phalanx.v1.Control/GetCallStates',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallIds.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallStates.FromString,
+                _registered_method=True)
         self.WatchCall = channel.unary_stream(
                 '/phalanx.v1.Control/WatchCall',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
@@ -235,6 +240,13 @@ class ControlServicer(object):
 
     def ListCalls(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCallStates(self, request, context):
+        """The states of up to 1000 calls, in the order of their ids; empty for those that are not known.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -400,6 +412,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ListCalls,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.ListCallsRequest.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallList.SerializeToString,
+            ),
+            'GetCallStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCallStates,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallIds.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallStates.SerializeToString,
             ),
             'WatchCall': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchCall,
@@ -757,6 +774,33 @@ class Control(object):
             '/phalanx.v1.Control/ListCalls',
             phalanx__proto_dot_v1_dot_control__pb2.ListCallsRequest.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.CallList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCallStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetCallStates',
+            phalanx__proto_dot_v1_dot_control__pb2.CallIds.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.CallStates.FromString,
             options,
             channel_credentials,
             insecure,

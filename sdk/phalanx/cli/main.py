@@ -27,6 +27,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("run", "Run a function of a file on a gang, and watch it."),
             ("deploy", "Deploy the functions of a file, all at once."),
             ("ps", "Calls that are alive, or all of them."),
+            ("graph", "A call and the calls that it made, as a tree."),
             ("logs", "What the ranks of a call wrote."),
             ("explain", "Why a call or gang stands where it stands, and what its ranks got."),
             ("cancel", "End a call on all its ranks."),

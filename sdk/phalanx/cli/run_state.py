@@ -28,9 +28,9 @@ def stage_of(view: CallView) -> Stage:
     if state in (CallState.ACCEPTED, CallState.QUEUED):
         return Stage(view.state, _queued(view))
     if state is CallState.ASSIGNED:
-        return Stage(view.state, _assigned(view))
+        return Stage(view.state, f"{_assigned(view)}{_attempt(view)}")
     if state is CallState.RUNNING:
-        return Stage(view.state, f"running{_step(view)}")
+        return Stage(view.state, f"running{_step(view)}{_attempt(view)}")
     if state.terminal:
         return Stage(view.state, _ended(view))
     return Stage(view.state, view.state)
@@ -72,6 +72,11 @@ def _assigned(view: CallView) -> str:
 
 def _step(view: CallView) -> str:
     return f" step {view.step}" if view.step else ""
+
+
+def _attempt(view: CallView) -> str:
+    """Says which attempt it is where that is not the first."""
+    return f", attempt {view.attempt}" if view.attempt > 1 else ""
 
 
 def _ended(view: CallView) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause
 
-_ERROR_FIELDS = {f.name for f in fields(ErrorInfo)} - {"cause", "ranks", "pickled"}
+_ERROR_FIELDS = {f.name for f in fields(ErrorInfo)} - {"cause", "ranks", "pickled", "kinds"}
 _RANK_FIELDS = {f.name for f in fields(RankFailure)}
 
 
@@ -27,7 +27,8 @@ def error_from_meta(data: object, *, otherwise: Cause) -> ErrorInfo:
     except ValueError:
         cause = otherwise
     ranks = tuple(_rank_from_meta(r) for r in values.get("ranks") or ())
-    return ErrorInfo(cause=cause, ranks=ranks, **{k: v for k, v in values.items() if k in _ERROR_FIELDS})
+    kinds = tuple(str(kind) for kind in values.get("kinds") or ())
+    return ErrorInfo(cause=cause, ranks=ranks, kinds=kinds, **{k: v for k, v in values.items() if k in _ERROR_FIELDS})
 
 
 def _rank_from_meta(data: object) -> RankFailure:

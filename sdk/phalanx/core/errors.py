@@ -11,6 +11,7 @@ PhalanxError
 ├── NoBlobStoreError            a value too large for this installation
 ├── VersionError                client and server, or two Pythons, do not fit
 ├── GetTimeoutError             `Call.get(timeout)` gave up; the call goes on  (also TimeoutError)
+├── CostLimitError              a map reached its ``max_cost``; has .remainder, the inputs that were not run
 └── CallError                   the call ended without a result; has .call_id .attempt .rank .remote_traceback
     ├── RemoteError             user code raised; the user's own type is raised where it can be
     ├── RankDiedError           a rank ended by signal, exit or out-of-memory
@@ -79,6 +80,21 @@ class VersionError(PhalanxError):
 
 class GetTimeoutError(PhalanxError, TimeoutError):
     code = "GET-TIMEOUT"
+
+
+class CostLimitError(PhalanxError):
+    """A map stopped before its ``max_cost``; every call that it made has ended, and its value was yielded.
+
+    ``remainder``: an iterator of the inputs that were not run, asynchronous where the inputs were; another map over it
+    runs exactly these. ``spent``: a Decimal.
+    """
+
+    code = "COST-LIMIT"
+
+    def __init__(self, message: str, *, remainder: object = (), spent: object = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.remainder = remainder
+        self.spent = spent
 
 
 class CallError(PhalanxError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.core.spec import FunctionSpec
+from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import Cause, GpuState, Outcome, Phase
 
 
@@ -19,6 +19,21 @@ class Body:
     data: bytes = b""
     blob: str = ""
     size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTerms:
+    """What one call asks for instead of what its function does. The deadline is counted from the submission, or is a
+    wall time; 0: none.
+    """
+
+    own_retries: bool = False
+    """``retries`` and ``retrying`` stand for the function's."""
+    retries: int = 0
+    retrying: Retrying = field(default_factory=Retrying)
+    deadline_in_ms: int = 0
+    deadline_wall_ms: int = 0
+    idempotency_key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +66,8 @@ class ErrorInfo:
     signal: int = 0
     pickled: bytes = b""
     ranks: tuple[RankFailure, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """What was raised, as `core.kinds` tells it; empty: no exception of the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

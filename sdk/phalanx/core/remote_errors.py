@@ -9,9 +9,9 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from phalanx.core import errors
 from phalanx.core.errors import CallError, RemoteError
 from phalanx.core.exceptions import MAX_MESSAGE_CHARS, pack_exception, shorten, unpack_exception
+from phalanx.core.kinds import kinds_of, platform_class
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause
 
@@ -19,18 +19,6 @@ MAX_TRACEBACK_CHARS = 32_000
 
 _PLATFORM_PACKAGES = ("phalanx", "phalanx_agent", "phalanx_proto")
 _PLATFORM_DIR = str(Path(__file__).resolve().parents[1])
-_BY_CAUSE: dict[Cause, type[CallError]] = {
-    Cause.USER_EXCEPTION: RemoteError,
-    Cause.OUT_OF_MEMORY: errors.OutOfMemoryError,
-    Cause.TIMEOUT: errors.CallTimeoutError,
-    Cause.INFRASTRUCTURE: errors.RankDiedError,
-    Cause.PREEMPTED: errors.RankDiedError,
-    Cause.POISON: errors.PoisonError,
-    Cause.CANCELLED: errors.CallCancelledError,
-}
-_BY_NAME: dict[str, type[CallError]] = {
-    cls.__name__: cls for cls in (errors.OutcomeUnknownError, errors.RankDiedError, *_BY_CAUSE.values())
-}
 _OF_THE_USER = (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY)
 
 
@@ -47,6 +35,7 @@ def describe(exc: BaseException, *, rank: int, node_id: str, cause: Cause = Caus
         node_id=node_id,
         exit_code=exit_code,
         pickled=pack_exception(exc),
+        kinds=tuple(map(_clean, kinds_of(exc))),
     )
 
 
@@ -127,10 +116,7 @@ def _set_missing(exc: BaseException, **values: object) -> None:
 
 
 def _platform_error(info: ErrorInfo, call_id: str, attempt: int) -> CallError:
-    ours = not info.traceback or info.cause not in _OF_THE_USER
-    cls = (_BY_NAME.get(info.type_name) if ours else None) or _BY_CAUSE[info.cause]
-    if cls is RemoteError and (info.signal or (info.exit_code and not info.traceback)):
-        cls = errors.RankDiedError
+    cls = platform_class(info)
     message = info.message or f"the call ended: {info.cause}"
     if cls is RemoteError and info.type_name:
         message = f"{info.type_name}: {message}"

@@ -12,6 +12,10 @@ from dataclasses import asdict, dataclass, field
 from phalanx.core.errors import InvalidSpecError
 
 MAX_NAME_CHARS = 200
+MAX_RETRIES = 100
+MAX_RETRY_ON = 32
+MAX_CLASS_CHARS = 300
+MAX_DELAY_S = 86_400.0
 INLINE_BODY_BYTES = 64 * 1024
 """Arguments and results up to this size ride inside messages; larger ones go to the blob store."""
 
@@ -58,6 +62,39 @@ class Resources:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying:
+    """Which failures are tried again, and after how long: ``initial_delay_s``, times ``backoff`` with each further one,
+    at most ``max_delay_s``. ``retry_on`` names classes with their modules; empty: whatever eats retries.
+    """
+
+    backoff: float = 2
+    initial_delay_s: float = 1
+    max_delay_s: float = 60
+    retry_on: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _as_floats(self, "backoff", "initial_delay_s", "max_delay_s")
+        object.__setattr__(self, "retry_on", tuple(self.retry_on))
+        if not 1 <= self.backoff <= 100:
+            raise InvalidSpecError(f"backoff={self.backoff:g}: give a number from 1 (the same wait each time) to 100")
+        if not 0 <= self.initial_delay_s <= self.max_delay_s <= MAX_DELAY_S:
+            raise InvalidSpecError(
+                f"initial_delay={self.initial_delay_s:g}, max_delay={self.max_delay_s:g}: give seconds, the first not "
+                f"above the second, and that at most {MAX_DELAY_S:g} (one day)"
+            )
+        if len(self.retry_on) > MAX_RETRY_ON or any(not 0 < len(name) <= MAX_CLASS_CHARS for name in self.retry_on):
+            raise InvalidSpecError(
+                f"retry_on has {len(self.retry_on)} names: give at most {MAX_RETRY_ON}, of 1 to {MAX_CLASS_CHARS} "
+                f"characters; a base class stands for all of its subclasses"
+            )
+
+    def delay_ms(self, failed: int) -> int:
+        """Returns the wait before the next attempt, after ``failed`` ones besides the last."""
+        grown = self.initial_delay_s * self.backoff ** min(failed, MAX_RETRIES)
+        return round(min(self.max_delay_s, grown) * 1000)
+
+
 _TIME_LIMITS = (
     "timeout_s",
     "startup_timeout_s",
@@ -77,6 +114,7 @@ class Limits:
     disconnect_grace_s: float = 300
     scaledown_window_s: float = 60
     retries: int = 0
+    retrying: Retrying = field(default_factory=Retrying)
 
     def __post_init__(self) -> None:
         _as_floats(self, *_TIME_LIMITS)
@@ -87,8 +125,7 @@ class Limits:
                 raise InvalidSpecError(
                     f"{name.removesuffix('_s')}={value:g}: give seconds between 0 and 2,592,000 (30 days)"
                 )
-        if not 0 <= self.retries <= 100:
-            raise InvalidSpecError(f"retries={self.retries!r}: give a whole number between 0 and 100")
+        check_retries(self.retries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +188,8 @@ class FunctionSpec:
         values = asdict(self)
         if not self.resources.node:
             del values["resources"]["node"]
+        if self.limits.retrying == Retrying():
+            del values["limits"]["retrying"]
         text = json.dumps(values, sort_keys=True, default=list)
         return "f-" + hashlib.sha256(text.encode()).hexdigest()[:26]
 
@@ -162,7 +201,13 @@ class FunctionSpec:
         return max(1, self.resources.nodes) if self.launch == "per_node" else 1
 
 
-def _as_floats(record: Resources | Limits, *names: str) -> None:
+def check_retries(retries: int) -> None:
+    """Raises InvalidSpecError for a number of retries that is too large, or below zero."""
+    if not 0 <= retries <= MAX_RETRIES:
+        raise InvalidSpecError(f"retries={retries!r}: give a whole number between 0 and {MAX_RETRIES}")
+
+
+def _as_floats(record: Resources | Limits | Retrying, *names: str) -> None:
     """Makes ``1`` and ``1.0`` one value, so that they do not make two functions of one."""
     for name in names:
         value = getattr(record, name)

@@ -70,6 +70,13 @@ class CallView:
     error: ErrorInfo = field(default_factory=ErrorInfo)
     ranks: tuple[RankView, ...] = ()
     cost: CostView = field(default_factory=CostView)
+    parent: str = ""
+    """The call from inside which this one was made."""
+    retries: int = 0
+    retries_used: int = 0
+    """Failures of the user's own, which alone count against ``retries``; ``attempt`` counts every attempt."""
+    deadline_ms: int = 0
+    idempotency_key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from tests.support.history_checker.records import Batch, Event, Findings
 
 TERMINAL = {"CallSucceeded": "succeeded", "CallFailed": "failed", "CallCancelled": "cancelled"}
-_ON_CALLS = frozenset({*TERMINAL, "CallWaits", "CallAssigned", "CallRan", "CallRequeued", "CallCancelling"})
+_ON_CALLS = frozenset(
+    {*TERMINAL, "CallWaits", "CallAssigned", "CallRan", "CallRequeued", "CallCancelling", "CallOverdue"}
+)
 _GOES_ON = frozenset({"CallAssigned", "CallRan", "CallRequeued"})
 
 
@@ -45,11 +47,14 @@ class Calls:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self.facts: dict[str, CallFacts] = {}
+        self._keys: dict[str, Event] = {}
 
     def see(self, batch: Batch, event: Event) -> None:
         kind = event["kind"]
         if kind == "CallAccepted":
             self._accepted(batch, event["call"])
+        elif kind == "KeyTaken":
+            self._key_taken(batch, event)
         elif kind == "CallsArchived":
             for call_id in event.get("call_ids", ()):
                 self._archived(batch, call_id)
@@ -67,6 +72,16 @@ class Calls:
             self._findings.add("I1", batch, f"{call['id']} accepted twice")
             return
         self.facts[call["id"]] = CallFacts(call["id"])
+
+    def _key_taken(self, batch: Batch, event: Event) -> None:
+        """A key stands for one call, until its time is over."""
+        name, use = event["name"], event["use"]
+        known = self._keys.get(name)
+        if known is not None and batch.log_ms < known["until_ms"]:
+            self._findings.add(
+                "I1", batch, f"a key of {known['call_id']} was taken by {use['call_id']} before its time"
+            )
+        self._keys[name] = use
 
     def _archived(self, batch: Batch, call_id: str) -> None:
         call = self.facts.get(call_id)
@@ -105,7 +120,7 @@ class Calls:
         elif kind == "CallRequeued":
             call.state = "queued"
             self._requeued(batch, call, began=bool(event.get("cause")))
-        elif kind == "CallCancelling":
+        elif kind in ("CallCancelling", "CallOverdue"):
             call.state, call.cancelling_wall_ms = "cancelling", batch.wall_ms
         elif kind in TERMINAL:
             self._terminal(batch, call, event, kind)

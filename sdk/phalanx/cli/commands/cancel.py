@@ -47,7 +47,8 @@ def _until_ended(views: list[CallView], first: CallView) -> CallView:
 command = Command(
     "cancel",
     callback=cancel,
-    help="End calls on all their ranks: SIGTERM, the function's grace, then SIGKILL. Cancelling twice is harmless.",
+    help="End calls on all their ranks: SIGTERM, the function's grace, then SIGKILL; and the calls that were made from "
+    "inside them. Cancelling twice is harmless.",
     params=[
         click.Argument(["calls"], nargs=-1, required=True, metavar="CALL…"),
         click.Option(["--wait"], is_flag=True, help="Return when every rank is gone."),

@@ -30,6 +30,8 @@ def run(
     set_manner(manner)
     if screen.look.quiet or screen.look.json or screen.look.progress is False:
         os.environ["PHALANX_PROGRESS"] = "0"  # for calls that the file's main() waits for itself
+    if screen.look.quiet or screen.look.json:
+        os.environ["PHALANX_LOGS"] = "0"
     if not isinstance(found, Function):
         show_result(screen, found(**values))
         return
