@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from phalanx.core.allocator import give_memory_back
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import PhalanxError
 from phalanx.core.files import replace_file
@@ -29,6 +30,7 @@ EXIT_REFUSED = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one replica until SIGTERM or SIGINT. Returns 0 then, 2 when it was told something impossible."""
     start_logging()
+    give_memory_back()
     try:
         settings = parse(sys.argv[1:] if argv is None else argv, os.environ)
         asyncio.run(serve(settings))

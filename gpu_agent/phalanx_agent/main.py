@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from phalanx.core.allocator import give_memory_back
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.spec import EnvSpec
 from phalanx_agent import settings as settings_module
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"phalanx-agent: {e}", file=sys.stderr)  # noqa: T201 - the one message before there is a log
         return 2
     log_to_stderr()
+    give_memory_back()
     try:
         make_directories(settings)
         lock = _take_lock(settings.state_dir)
