@@ -58,8 +58,9 @@ class Equipper:
             share=config.member.share,
             gang_id=config.gang_id,
         )
+        ranks_got = [self._rank(topology, ranks[at], each, network, at) for at, each in enumerate(bound)]
         made = Equipment(
-            ranks=tuple(self._rank(topology, ranks[at], each, network, at) for at, each in enumerate(bound)),
+            ranks=tuple(map(_named, ranks_got, _uuids_by_rank(config))),
             variables=_with_own(network, config),
             topology=str(path or ""),
         )
@@ -108,10 +109,19 @@ class Equipper:
         return path
 
 
-def _gpus_by_rank(config: GangConfig, topology: NodeTopology | None) -> tuple[tuple[int, ...], ...]:
+def _named(rank: RankEquipment, uuids: tuple[str, ...]) -> RankEquipment:
+    """Names GPUs of which no index is known."""
+    return rank if rank.gpus else replace(rank, gpus=uuids)
+
+
+def _uuids_by_rank(config: GangConfig) -> list[tuple[str, ...]]:
     member = config.member
     alone = len(member.gpus) == member.ranks
-    held = [(uuid,) for uuid in member.gpus] if alone else [member.gpus] * member.ranks
+    return [(uuid,) for uuid in member.gpus] if alone else [member.gpus] * member.ranks
+
+
+def _gpus_by_rank(config: GangConfig, topology: NodeTopology | None) -> tuple[tuple[int, ...], ...]:
+    held = _uuids_by_rank(config)
     return tuple(positions_of(topology, uuids) if topology is not None else () for uuids in held)
 
 

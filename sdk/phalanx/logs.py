@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phalanx.client import Client, is_terminal
 from phalanx.core.errors import ConnectionFailedError, NotFoundError, PhalanxError
 from phalanx.core.frames import Decoder, Frame, Kind, encode_head
 from phalanx.core.ids import id_raw, new_raw_id
 from phalanx.core.logrecords import STDERR, STDOUT, LogRecord, decode
-from phalanx.core.views import LogSource
+from phalanx.core.states import CallState
+from phalanx.core.views import CallView, LogSource
 from phalanx.streams import open_stream
 from phalanx.workers import workers
 
 MAX_LINE_CHARS = 64 * 1024
+_WAITING = (CallState.ACCEPTED, CallState.QUEUED)
 _STREAM_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
@@ -35,13 +37,27 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes as one rank wrote them, whole lines or not."""
+    """Bytes as one rank wrote them, whole lines or not. ``offset``: where an agent's spool goes on behind them."""
 
     rank: int
     node_id: str
     stream: int
     at_ms: int
     data: bytes
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What of a call's output was read: up to which attempt's fence, and how far in each (node, gang)'s spool."""
+
+    fence: int = -1
+    read_to: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+
+    def has(self, source: LogSource) -> bool:
+        """Says whether a stored segment was read while its gang lived: its name says where in the spool it begins."""
+        gang_id, _, start = source.blob.rpartition("/")[2].partition(".")
+        return bool(start) and int(start) < self.read_to.get((source.node_id, gang_id), 0)
 
 
 def read_logs(client: Client, call_id: str, *, follow: bool) -> Iterator[LogLine]:
@@ -53,10 +69,10 @@ def read_logs(client: Client, call_id: str, *, follow: bool) -> Iterator[LogLine
     yield from _lines(iter(sorted(chunks, key=lambda c: c.at_ms)))
 
 
-def chunks_of(client: Client, call_id: str, source: LogSource, *, follow: bool) -> Iterator[Chunk]:
-    """Yields one source's output. A source that is gone meanwhile yields nothing."""
+def chunks_of(client: Client, call_id: str, source: LogSource, *, follow: bool, offset: int = 0) -> Iterator[Chunk]:
+    """Yields one source's output, an agent's from ``offset`` in its spool on. A source that is gone yields nothing."""
     if not source.blob:
-        yield from _from_agent(call_id, source, follow=follow)
+        yield from _from_agent(call_id, source, follow=follow, offset=offset)
         return
     try:
         data = client.get_blob(source.blob)
@@ -69,35 +85,53 @@ def chunks_of(client: Client, call_id: str, source: LogSource, *, follow: bool) 
 
 
 def _live(client: Client, call_id: str) -> Iterator[Chunk]:
-    """All sources at once; a call that has no gang yet is waited for."""
-    sources = _wait_for_sources(client, call_id)
+    """One attempt after the other, each from all of its sources at once, until the call has ended."""
+    seen = _Seen()
+    while True:
+        view = _next_attempt(client, call_id, seen)
+        if view.fence > seen.fence:
+            seen.fence = view.fence
+            yield from _attempt(client, call_id, view.gang_id, seen)
+        if is_terminal(view):
+            return
+
+
+def _next_attempt(client: Client, call_id: str, seen: _Seen) -> CallView:
+    """Returns the call when it is at a gang, or over. A later attempt is waited for until it runs: from then on its
+    agent does not take it for the one before.
+    """
+    view = client.get_call(call_id)
+    for view in client.watch(call_id):
+        new = view.fence > seen.fence and view.state not in _WAITING
+        if is_terminal(view) or (new and (seen.fence < 0 or view.state != CallState.ASSIGNED)):
+            break
+    return view
+
+
+def _attempt(client: Client, call_id: str, gang_id: str, seen: _Seen) -> Iterator[Chunk]:
+    sources = [each for each in client.log_sources(call_id) if not seen.has(each)]
     merged: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
     for source in sources:
-        workers().run(_reader(client, call_id, source, merged))
+        offset = seen.read_to.get((source.node_id, gang_id), 0)
+        workers().run(_reader(client, call_id, source, offset, merged))
     left = len(sources)
     while left:
         chunk = merged.get()
         if chunk is None:
             left -= 1
-        else:
+            continue
+        if chunk.offset:
+            seen.read_to[chunk.node_id, gang_id] = chunk.offset
+        if chunk.data:
             yield chunk
 
 
-def _wait_for_sources(client: Client, call_id: str) -> tuple[LogSource, ...]:
-    for view in client.watch(call_id):
-        if view.gang_id or is_terminal(view):
-            sources = client.log_sources(call_id)
-            if sources or is_terminal(view):
-                return sources
-    return client.log_sources(call_id)
-
-
 def _reader(
-    client: Client, call_id: str, source: LogSource, merged: queue.SimpleQueue[Chunk | None]
+    client: Client, call_id: str, source: LogSource, offset: int, merged: queue.SimpleQueue[Chunk | None]
 ) -> Callable[[], None]:
     def read() -> None:
         try:
-            for chunk in chunks_of(client, call_id, source, follow=True):
+            for chunk in chunks_of(client, call_id, source, follow=True, offset=offset):
                 merged.put(chunk)
         except PhalanxError:
             pass
@@ -106,14 +140,15 @@ def _reader(
     return read
 
 
-def _from_agent(call_id: str, source: LogSource, *, follow: bool) -> Iterator[Chunk]:
+def _from_agent(call_id: str, source: LogSource, *, follow: bool, offset: int) -> Iterator[Chunk]:
+    """The last chunk holds no bytes: it says how far the spool was read."""
     try:
         stream = open_stream(
             unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
         )
     except ConnectionFailedError:
         return
-    meta = {"ticket": source.ticket, "call": call_id, "offset": 0, "follow": follow}
+    meta = {"ticket": source.ticket, "call": call_id, "offset": offset, "follow": follow}
     decoder = Decoder()
     try:
         stream.send([encode_head(Frame(Kind.FOLLOW, new_raw_id(), meta))])
@@ -123,19 +158,26 @@ def _from_agent(call_id: str, source: LogSource, *, follow: bool) -> Iterator[Ch
                 return
             decoder.feed(data)
             for frame in decoder.frames():
-                if frame.kind is not Kind.LOG:
+                if frame.kind not in (Kind.LOG, Kind.END):
                     return
-                yield Chunk(
-                    rank=int(frame.meta.get("rank", 0)),
-                    node_id=str(frame.meta.get("node", source.node_id)),
-                    stream=int(frame.meta.get("stream", STDOUT)),
-                    at_ms=int(frame.meta.get("at_ms", 0)),
-                    data=bytes(frame.body),
-                )
+                yield _chunk_of(frame, source.node_id)
+                if frame.kind is Kind.END:
+                    return
     except (OSError, ValueError):
         return
     finally:
         stream.close()
+
+
+def _chunk_of(frame: Frame, node_id: str) -> Chunk:
+    return Chunk(
+        rank=int(frame.meta.get("rank", 0)),
+        node_id=str(frame.meta.get("node", node_id)),
+        stream=int(frame.meta.get("stream", STDOUT)),
+        at_ms=int(frame.meta.get("at_ms", 0)),
+        data=bytes(frame.body),
+        offset=int(frame.meta.get("offset", 0)),
+    )
 
 
 def _chunk(record: LogRecord, node_id: str) -> Chunk:

@@ -197,6 +197,12 @@ def follow(plane: TestPlane, call: bytes, *, offset: int = 0, live: bool = True)
     return client
 
 
+def told(client: FrameClient) -> tuple[object, object]:
+    """Returns what the end says of the bytes by rank, and whether that is all."""
+    meta = client.expect(Kind.END).meta
+    return meta["bytes_by_rank"], meta["complete"]
+
+
 def test_a_follower_gets_its_calls_output_live_and_then_the_end(plane: TestPlane) -> None:
     plane.open(answer=hold)
     plane.offer(CALL)
@@ -208,7 +214,7 @@ def test_a_follower_gets_its_calls_output_live_and_then_the_end(plane: TestPlane
         append(plane.directory, line("b"))
         assert client.expect(Kind.LOG).body == b"b"
         append(plane.directory, end(r0=1, r2=1))
-        assert client.expect(Kind.END).meta == {"bytes_by_rank": {"0": 1, "2": 1}, "complete": True}
+        assert told(client) == ({"0": 1, "2": 1}, True)
 
 
 def test_a_follower_goes_on_where_it_was(plane: TestPlane) -> None:
@@ -229,7 +235,7 @@ def test_without_follow_the_end_comes_with_what_there_is(plane: TestPlane) -> No
     append(plane.directory, line("a"))
     with follow(plane, CALL, live=False) as client:
         client.expect(Kind.LOG)
-        assert client.expect(Kind.END).meta == {"bytes_by_rank": {"0": 1}, "complete": False}
+        assert told(client) == ({"0": 1}, False)
 
 
 def test_a_call_that_ended_without_an_end_record_is_not_called_complete(plane: TestPlane) -> None:
@@ -247,7 +253,7 @@ def test_a_follower_gets_every_attempt_that_the_gang_ran(plane: TestPlane, live:
     append(plane.directory, *attempts)
     with follow(plane, CALL, live=live) as client:
         assert [client.expect(Kind.LOG).body for _ in range(2)] == [b"a", b"b"]
-        assert client.expect(Kind.END).meta == {"bytes_by_rank": {"0": 1, "1": 1}, "complete": True}
+        assert told(client) == ({"0": 1, "1": 1}, True)
 
 
 def test_a_ticket_opens_only_its_own_calls_output(plane: TestPlane) -> None:

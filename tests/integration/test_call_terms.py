@@ -131,6 +131,15 @@ def test_a_call_that_waits_for_its_retry_says_which_and_why() -> None:
     assert [line.text for line in call.logs()] == ["phalanx: attempt 2", "phalanx: attempt 3"]
 
 
+def test_output_is_followed_from_attempt_to_attempt() -> None:
+    call = plain.options(retries=phalanx.Retries(initial_delay=1)).spawn("value", 2)
+    started = time.monotonic()
+    seen = [(line.text, time.monotonic() - started) for line in call.logs(follow=True)]
+    assert [text for text, _ in seen] == ["phalanx: attempt 2", "phalanx: attempt 3"]
+    assert seen[1][1] - seen[0][1] > 1, "the first came while the second attempt had not begun"
+    assert call.status().state == "succeeded"
+
+
 def test_retries_of_the_call_stand_for_the_functions(tmp_path: Path) -> None:
     assert plain.options(retries=QUICK).remote("value", 1) == 2
     with pytest.raises(VeryFlaky):

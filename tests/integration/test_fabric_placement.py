@@ -89,7 +89,11 @@ def test_the_fabric_is_shown_survives_a_leader_and_is_forgotten_when_asked(clust
     after = gpuctl(cluster, "topo", "fabric", "--json", replica=cluster.leader())
     assert json.loads(after.stdout)["absent"] == ["n9"]
     cluster.start_replica(killed)
-    assert gpuctl(cluster, "topo", "fabric", "clear").returncode == 0
+    picture = tmp_path / "fabric.svg"
+    assert gpuctl(cluster, "topo", "fabric", "show", "--svg", str(picture)).returncode == 0
+    assert "n9; has not joined" in picture.read_text()
+    assert "the fabric is forgotten" in gpuctl(cluster, "topo", "fabric", "clear").stderr
+    assert "nothing to forget" in gpuctl(cluster, "topo", "fabric", "clear").stderr
     known = current().client.fabric()
     assert not known.is_set
     assert [node.id for node in known.fabric.nodes] == ["n0", "n1", "n2", "n3"]

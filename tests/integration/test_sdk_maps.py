@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import phalanx
 from phalanx import connection
 from phalanx.connection import Connection
 from phalanx.core.errors import CallCancelledError
+from phalanx.map_items import Item
 from phalanx.runner import current
 from tests.support.cluster import Cluster
 from tests.support.wait import wait_until
@@ -141,6 +143,17 @@ async def test_several_tasks_share_the_results_of_one_map() -> None:
 
     parts = await asyncio.gather(*(consume() for _ in range(3)))
     assert sorted(value for part in parts for value in part) == [2 * n for n in range(100)]
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_memory_does_not_grow_with_the_number_of_inputs(order: bool) -> None:
+    double.remote(0)
+    held: list[int] = []
+    for number, _ in enumerate(double.map((n for n in range(3000)), order=order, window=16)):
+        if number % 500 == 499:
+            held.append(sum(isinstance(each, Item) for each in gc.get_objects()))
+    assert len(held) == 6
+    assert max(held) <= 16 + 2
 
 
 def test_for_each_counts_and_raises_the_first_failure_with_its_input() -> None:

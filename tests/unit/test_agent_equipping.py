@@ -170,3 +170,8 @@ def test_a_rank_on_a_part_of_a_gpu_sees_that_gpu(tmp_path: Path) -> None:
 
 def test_a_topology_whose_file_has_gone_is_not_known(tmp_path: Path) -> None:
     assert NodeView(str(tmp_path / "gone.json"), ("index-0",)).read() is None
+
+
+def test_gpus_of_which_nothing_is_known_are_named_by_their_uuids(tmp_path: Path) -> None:
+    made = equipped(tmp_path, config(2, 5), None)
+    assert [rank.gpus for rank in made.ranks] == [("index-2",), ("index-5",)]

@@ -9,16 +9,19 @@ from xml.etree import ElementTree
 
 import pytest
 
+from phalanx.cli.fabric_picture import fabric_picture
 from phalanx.cli.fabric_text import drawing
 from phalanx.cli.main import root
 from phalanx.cli.options import Session
 from phalanx.cli.problem import problem_of
+from phalanx.cli.topology_text import drawing as node_drawing
 from phalanx.client import Client
 from phalanx.core.errors import InvalidSpecError, NotFoundError
 from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.errors import UnreadableTopologyError
+from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.fabric_codec import fabric_from_json
-from phalanx.core.topology.node import Gpu, Link, NodeTopology
+from phalanx.core.topology.node import Gpu, Health, Link, NodeTopology
 from phalanx.core.topology.node import Path as Crossing
 from phalanx.core.topology.presets import PRESETS, preset
 from phalanx.core.views import NodeView
@@ -234,3 +237,57 @@ def test_nodes_that_look_the_same_are_drawn_once(monkeypatch: pytest.MonkeyPatch
     assert "GPU2 nearest port: rdmap[8-11] (100 Gb/s each, rails 8-11) at PIX" in out
     gpuctl("topo", "--json")
     assert capsys.readouterr().out.count("\n") == len(looks)
+
+
+# ---- short forms, and the fabric's picture ----
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_topology_is_printed_in_ten_lines_at_most_and_repr_has_it_all(name: str) -> None:
+    topology = preset(name)
+    shown = str(topology)
+    assert len(shown.splitlines()) <= 10
+    assert shown.startswith("8 x ")
+    assert topology.gpus[7].uuid in repr(topology)
+
+
+def test_what_is_wrong_with_a_node_is_in_its_short_form_and_an_empty_one_has_one() -> None:
+    gpus = tuple(Gpu(uuid=f"GPU-{at}", index=at, numa=(at,), health=Health.LOST) for at in range(64))
+    links = tuple(tuple(Link(nvlinks=at % 9, copies=False) for at in range(64)) for _ in range(64))
+    lines = str(NodeTopology(gpus=gpus, links=links)).splitlines()
+    assert len(lines) <= 10
+    assert "and 60 more" in lines[5]
+    assert "copies come out wrong" in lines[6]
+    assert "GPU 0 lost" in lines[7]
+    assert str(NodeTopology()) == "no GPU"
+
+
+def test_links_between_gpus_of_another_maker_have_their_own_name() -> None:
+    gpus = tuple(Gpu(uuid=f"GPU-{at}", index=at, model="gfx942") for at in range(2))
+    links = ((Link(), Link(1)), (Link(1), Link()))
+    text = "\n".join(node_drawing("n1", NodeTopology(gpus=gpus, links=links)))
+    assert "xGMI1" in text
+    assert "xGMI island 0-1" in text
+    assert "NV" not in text
+
+
+def test_a_fabrics_picture_holds_every_domain_and_node_in_its_place() -> None:
+    fabric = nvl72_fabric()
+    absent = fabric.nodes[0].id
+    drawn = ElementTree.fromstring(fabric_picture(fabric, absent={absent}))
+    space = "{http://www.w3.org/2000/svg}"
+    titles = [each.text or "" for each in drawn.iter(f"{space}title")]
+    for domain in fabric.domains:
+        assert any(domain.id.removeprefix(f"{domain.level}:") in title for title in titles)
+    missing = [node.id for node in fabric.nodes if not any(title.startswith(node.id) for title in titles)]
+    left = sum(int(title.split()[1]) for title in titles if title.startswith("and "))
+    assert len(missing) == left
+    assert any(title.startswith(f"{absent}; has not joined") for title in titles)
+    boxes = [each.attrib for each in drawn.iter(f"{space}rect")]
+    width, height = int(drawn.attrib["width"]), int(drawn.attrib["height"])
+    assert all(int(box["x"]) + int(box["width"]) <= width for box in boxes)
+    assert all(int(box["y"]) + int(box["height"]) <= height for box in boxes)
+
+
+def test_an_empty_fabric_is_a_picture_too() -> None:
+    assert "0 nodes" in fabric_picture(Fabric())

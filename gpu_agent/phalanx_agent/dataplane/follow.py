@@ -108,7 +108,8 @@ class Follower:
             counts = sum((Counter(end.bytes_by_rank) for end in self.ends), Counter[int]())
         by_rank = {str(rank): count for rank, count in sorted(counts.items())}
         complete = self.at_end and all(end.complete for end in self.ends)
-        self.reader.send(Frame(Kind.END, self.request, {"bytes_by_rank": by_rank, "complete": complete}))
+        meta = {"bytes_by_rank": by_rank, "complete": complete, "offset": self.offset}
+        self.reader.send(Frame(Kind.END, self.request, meta))
 
 
 def read_spool(path: Path, offset: int, limit: int = READ_BYTES) -> bytes:

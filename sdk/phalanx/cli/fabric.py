@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx.cli.fabric_picture import fabric_picture
 from phalanx.cli.fabric_text import drawing
 from phalanx.cli.options import Command, Session
 from phalanx.cli.shorthand import Shorthand
 from phalanx.cli.text import count, some
-from phalanx.cli.topology_file import parsed, text_of
+from phalanx.cli.topology_file import parsed, text_of, write_picture
 from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.fabric_codec import fabric_to_json
 from phalanx.core.topology.importers.detect import Format, read_fabric
@@ -28,10 +29,14 @@ _FORMATS = {
 }
 
 
-def show(session: Session) -> None:
+def show(session: Session, svg: str) -> None:
     """Draws the fabric with what agents know of their nodes."""
     screen = session.screen()
     known = session.client().fabric()
+    if svg:
+        write_picture(svg, fabric_picture(known.fabric, absent=frozenset(known.absent)))
+        screen.note(f"the fabric is drawn in {svg}")
+        return
     if screen.look.json:
         screen.emit({"is_set": known.is_set, "absent": known.absent, "fabric": known.fabric})
         return
@@ -66,11 +71,13 @@ def set_fabric(session: Session, file: str, written_as: str) -> None:
 def clear(session: Session) -> None:
     """Lets the cell forget the fabric; what agents know of NVLink domains stays."""
     screen = session.screen()
-    session.client().set_fabric(None)
+    client = session.client()
+    was_set = client.fabric().is_set
+    client.set_fabric(None)
     if screen.look.json:
-        screen.emit({"cleared": True})
+        screen.emit({"cleared": was_set})
     else:
-        screen.note("the fabric is forgotten")
+        screen.note("the fabric is forgotten" if was_set else "nothing to forget: nobody has told this cell its fabric")
 
 
 def _told(fabric: Fabric, known: Fabric, absent: tuple[str, ...]) -> str:
@@ -92,7 +99,8 @@ command = Shorthand(
             "show",
             callback=show,
             help="Draw the fabric, and what is known of each node.",
-            examples=("gpuctl topo fabric", "gpuctl topo fabric --json"),
+            params=[click.Option(["--svg"], default="", metavar="FILE", help="Write a picture instead.")],
+            examples=("gpuctl topo fabric", "gpuctl topo fabric --json", "gpuctl topo fabric show --svg fabric.svg"),
         ),
         Command(
             "set",

@@ -12,7 +12,7 @@ from phalanx.core.topology.names import natural_key
 
 def drawing(fabric: Fabric, *, absent: Collection[str] | None = None) -> Iterator[str]:
     """Yields the lines of a fabric. ``absent``: nodes of it that have not joined the cell, where it is one's."""
-    yield _headline(fabric, absent)
+    yield headline(fabric, absent)
     absent = absent or ()
     below: defaultdict[str | None, list[Domain]] = defaultdict(list)
     nodes: defaultdict[str | None, list[FabricNode]] = defaultdict(list)
@@ -33,7 +33,8 @@ def drawing(fabric: Fabric, *, absent: Collection[str] | None = None) -> Iterato
         yield f"  note: {note}"
 
 
-def _headline(fabric: Fabric, absent: Collection[str] | None) -> str:
+def headline(fabric: Fabric, absent: Collection[str] | None) -> str:
+    """Returns one line: what the fabric has."""
     levels = ", ".join(_count(sum(d.level == level for d in fabric.domains), level) for level in fabric.levels)
     nodes = _count(len(fabric.nodes), "node")
     here = len(fabric.nodes) - len(absent or ())

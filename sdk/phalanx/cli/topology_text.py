@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from phalanx.cli.text import folded
 from phalanx.core.topology.figures import Figures, figures_of, known_link
+from phalanx.core.topology.names import links_of
 from phalanx.core.topology.node import Gpu, Health, Link, Nic, NicLink, NodeTopology
 from phalanx.core.topology.nvlink_islands import islands
 from phalanx.core.topology.verified import findings
@@ -42,10 +43,14 @@ def headline(name: str, topology: NodeTopology) -> str:
     return f"{name}: {', '.join(parts)}"
 
 
-def label(link: Link) -> str:
-    """Returns a link as `nvidia-smi topo -m` writes it: ``NV18``, else the path, else a question mark."""
+def label(link: Link, model: str = "") -> str:
+    """Returns a link as `nvidia-smi topo -m` writes it: ``NV18``, else the path, else a question mark.
+
+    Links between GPUs of another maker have their own name: ``xGMI1``.
+    """
     if link.nvlinks:
-        return f"NV{link.nvlinks}"
+        own = links_of(model)
+        return f"{'NV' if own == 'NVLink' else own}{link.nvlinks}"
     return str(link.path) if link.path is not None else UNKNOWN
 
 
@@ -71,7 +76,8 @@ def _places(topology: NodeTopology) -> Iterator[str]:
         if len(island) > 1:
             members = "-".join(str(topology.gpus[at].index) for at in island)
             switched = topology.links[island[0]][island[1]].switched
-            yield f"  NVLink island {members}{' through a switch' if switched else ''}"
+            own = links_of(topology.gpus[island[0]].model)
+            yield f"  {own} island {members}{' through a switch' if switched else ''}"
 
 
 def _gpu(gpu: Gpu) -> str:
@@ -114,7 +120,8 @@ def _cell(topology: NodeTopology, i: int, j: int, figures: Figures) -> str:
     link = known_link(topology, i, j)
     mark = "!" if link.copies is False else "~" if link.slowed is not None else ""
     rate = figures.link_mbyte_s(topology, i, j) / 1000
-    return f"{label(link)}{mark} {rate:.0f}" if rate >= _WHOLE_FROM else f"{label(link)}{mark} {rate:g}"
+    name = label(link, topology.gpus[i].model)
+    return f"{name}{mark} {rate:.0f}" if rate >= _WHOLE_FROM else f"{name}{mark} {rate:g}"
 
 
 def _ports(topology: NodeTopology) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,7 +16,7 @@ from phalanx.cli.options import Command, Session
 from phalanx.cli.render import Screen
 from phalanx.cli.text import some
 from phalanx.cli.topology_text import headline
-from phalanx.core.errors import InvalidSpecError, NotFoundError
+from phalanx.core.errors import InvalidSpecError, NotFoundError, PhalanxError
 from phalanx.core.played import is_played
 from phalanx.core.states import GpuState
 from phalanx.core.topology.choice import choose
@@ -58,10 +61,32 @@ def verify(session: Session, node: str) -> None:
     client = session.client()
     trials = _trials(client, node, screen)
     use(target.connection)
-    calls = [(trial, verification(trial.node.node_id, trial.gpus).spawn()) for trial in trials]
-    faulty = [_show(screen, trial, _wait(screen, trial, call, session.timeout_s)) for trial, call in calls]
+    with _taken_along() as calls:
+        calls.extend(verification(trial.node.node_id, trial.gpus).spawn() for trial in trials)
+        pairs = zip(trials, tuple(calls), strict=True)
+        faulty = [_show(screen, trial, _wait(screen, trial, call, session.timeout_s)) for trial, call in pairs]
     if any(faulty):
         raise SystemExit(int(Exit.FAILED))
+
+
+@contextmanager
+def _taken_along() -> Generator[list[Call[Verified | None]]]:
+    """Cancels the calls where this program is told to end before they have: Ctrl-C or SIGTERM."""
+    calls: list[Call[Verified | None]] = []
+    former = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield calls
+    except KeyboardInterrupt:
+        for call in calls:
+            with suppress(PhalanxError):
+                call.cancel()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _wait(screen: Screen, trial: Trial, call: Call[Verified | None], timeout_s: float | None) -> Verified | None:

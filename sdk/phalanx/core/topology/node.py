@@ -6,8 +6,12 @@ the matrices; outside the node a GPU is named by its UUID, and `index` is what t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from phalanx.core.topology.names import links_of
 
 
 class Path(StrEnum):
@@ -164,3 +168,35 @@ class NodeTopology:
             if gpu.uuid == uuid:
                 return at
         raise KeyError(uuid)
+
+    def __str__(self) -> str:
+        """A few lines, however large the node; `repr` has it all."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        models = Counter(gpu.model or "GPU" for gpu in self.gpus)
+        yield ", ".join(_some([f"{count} x {model}" for model, count in models.items()])) or "no GPU"
+        by_numa: dict[str, list[str]] = {}
+        for gpu in self.gpus:
+            by_numa.setdefault(",".join(map(str, gpu.numa or ())) or "unknown", []).append(str(gpu.index))
+        yield from _some([f"  NUMA {numa}: GPU {' '.join(indices)}" for numa, indices in by_numa.items()])
+        own = links_of(self.gpus[0].model) if self.gpus else ""
+        pairs = Counter(_kind(link, own) for at, row in enumerate(self.links) for link in row[:at])
+        if pairs:
+            yield "  pairs: " + ", ".join(_some([f"{count} x {kind}" for kind, count in pairs.most_common()]))
+        ill = [f"{gpu.index} {gpu.health}" for gpu in self.gpus if gpu.health is not Health.OK]
+        if ill:
+            yield f"  GPU {', '.join(_some(ill))}"
+        ports = [nic.name + (" (down)" if nic.up is False else "") for nic in self.nics]
+        if ports:
+            yield f"  ports: {', '.join(_some(ports, 8))}"
+
+
+def _kind(link: Link, own: str) -> str:
+    kind = f"{own} x{link.nvlinks}" if link.nvlinks else str(link.path or "unknown")
+    wrong = " (copies come out wrong)" if link.copies is False else ""
+    return f"{kind}{' through a switch' if link.nvlinks and link.switched else ''}{wrong}"
+
+
+def _some(names: Sequence[str], most: int = 4) -> list[str]:
+    return [*names[:most], *([f"and {len(names) - most} more"] if len(names) > most else [])]
