@@ -229,6 +229,7 @@ class Agent:
             ev.PrepareMember: self._members.prepare,
             ev.AbandonPreparation: lambda e: self._members.abandon(e.gang_id),
             ev.LaunchGang: self._members.launch,
+            ev.BlameGpu: lambda e: self._plane.blame(e.gang_id, e.reason),
             ev.StopGang: lambda e: self._plane.stop_gang(e.gang_id, e.reason, e.grace_ms, drain=e.drain),
             ev.KillKeeper: lambda e: self._members.kill_keeper(e.gang_id, e.pid),
             ev.ProveClean: self._prove_clean,

@@ -152,6 +152,14 @@ class StopGang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlameGpu:
+    """A GPU of the gang has failed: what its ranks say of it is no fault of the user's."""
+
+    gang_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KillKeeper:
     """It did not stop in time: SIGKILL."""
 
@@ -218,6 +226,7 @@ Effect = (
     | AbandonPreparation
     | LaunchGang
     | StopGang
+    | BlameGpu
     | KillKeeper
     | ProveClean
     | Say

@@ -264,6 +264,7 @@ class Members:
             returns_all=config.function.returns == "all",
             timeout_ms=round(config.function.limits.timeout_s * 1000),
             grace_ms=round(config.function.limits.grace_s * 1000),
+            on_gpu=config.on_gpu,
             call_journal=directory / "calls.jsonl",
         )
 

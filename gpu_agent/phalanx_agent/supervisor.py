@@ -426,10 +426,12 @@ class Supervisor:
     def _gpu_failed(self, event: ev.GpuFailed, now_ms: int) -> Effects:
         out: Effects = []
         for lease in self.holders(event.gpu):
+            error = hardware_error(lease.member, event.gpu, event.reason)
+            out.append(ev.BlameGpu(gang_id=lease.gang_id, reason=error.message))
             if lease.ending and not lease.draining:
                 continue
             lease.clean = False
-            lease.error = hardware_error(lease.member, event.gpu, event.reason)
+            lease.error = error
             out += self._end(lease, event.reason, now_ms)
         return out
 

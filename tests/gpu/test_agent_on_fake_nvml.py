@@ -125,6 +125,31 @@ def test_a_gpu_with_a_hardware_fault_is_out_of_use_within_five_seconds_and_its_c
     _a_person_clears_it(node, at, tmp_path)
 
 
+@phalanx.gpu_function(gpus=2, retries=0, scaledown_window=60)
+def breaks(folder: str) -> tuple[str, ...]:
+    here = phalanx.current()
+    (Path(folder) / f"{here.attempt}-{here.rank}").write_text(" ".join(here.gpus))
+    if here.attempt == 1 and here.rank == 1:
+        raise RuntimeError("CUDA error: an illegal instruction was encountered")
+    return here.gpus
+
+
+def test_a_fault_that_the_rank_sees_before_the_driver_tells_of_it_is_not_the_users(node: Node, tmp_path: Path) -> None:
+    call = breaks.spawn(str(tmp_path))
+    wait_until((tmp_path / "1-1").exists, "both ranks run", 60.0)
+    time.sleep(0.3)
+    broken = (tmp_path / "1-1").read_text().split()[1]
+    node.machine.say((int(broken.removeprefix("GPU-")), 48))
+    assert broken not in call.get(timeout=60)
+    assert call.status().attempt == 2
+    assert call.cost().credit != "0"
+
+
+def test_without_a_fault_it_is_the_users_own_error(node: Node, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="illegal instruction"):
+        breaks.remote(str(tmp_path))
+
+
 def _the_restarted_agent_knows(node: Node, at: int, reason: str) -> None:
     node.cluster.kill_agent(0)
     node.cluster.start_agent(0)

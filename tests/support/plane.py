@@ -70,12 +70,13 @@ class TestPlane:
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
         silent: bool = False,
+        on_gpu: bool = False,
     ) -> FakeKeeper:
         """Opens a gang with a fake keeper of its own."""
         path = self.directory / f"{gang_id[-4:]}-{len(self.keepers)}.sock"
         keeper = FakeKeeper(path, answer=answer, state=state, silent=silent)
         self.keepers.append(keeper)
-        self.attach(keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all)
+        self.attach(keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all, on_gpu=on_gpu)
         return keeper
 
     def attach(
@@ -86,6 +87,7 @@ class TestPlane:
         lead: bool = True,
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
+        on_gpu: bool = False,
     ) -> None:
         """Gives the data plane a gang whose keeper is there already; logged calls are journalled beside it."""
         gang = GangSpec(
@@ -96,6 +98,7 @@ class TestPlane:
             lead=lead,
             peers=peers,
             returns_all=returns_all,
+            on_gpu=on_gpu,
             call_journal=keeper.path.with_suffix(".jsonl"),
         )
         self.plane.open_gang(gang).result(5)

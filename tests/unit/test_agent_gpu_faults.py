@@ -44,6 +44,7 @@ def test_a_gang_on_a_broken_gpu_is_stopped_and_its_end_names_the_gpu_and_its_ran
     supervisor = running()
     effects = supervisor.handle(ev.GpuFailed(gpu="b", reason=WHY), 0)
     (stop,) = [e for e in effects if isinstance(e, ev.StopGang)]
+    assert isinstance(effects[0], ev.BlameGpu), "before the stop turns its failures into ends"
     assert (stop.grace_ms, stop.drain) == (2000, False)
     told = ErrorInfo(cause=Cause.USER_EXCEPTION, message="peer closed")
     ended = end_of(supervisor, KeeperEnded(gang_id="g", clean=True, error=told))
@@ -59,7 +60,8 @@ def test_a_gang_on_other_gpus_is_left_alone() -> None:
 def test_a_gang_is_stopped_once() -> None:
     supervisor = running()
     supervisor.handle(ev.GpuFailed(gpu="a", reason=WHY), 0)
-    assert supervisor.handle(ev.GpuFailed(gpu="b", reason=WHY), 0) == ()
+    again = supervisor.handle(ev.GpuFailed(gpu="b", reason=WHY), 0)
+    assert [type(e) for e in again] == [ev.BlameGpu], "what its ranks still say is that GPU's fault"
 
 
 def test_a_gang_that_only_prepares_is_given_back() -> None:
@@ -67,7 +69,7 @@ def test_a_gang_that_only_prepares_is_given_back() -> None:
     prepare = Prepare(gang_id="g", fence=1, members=(Member(node_id="n1", gpus=("a",)),))
     supervisor.handle(prepare, 0)
     effects = supervisor.handle(ev.GpuFailed(gpu="a", reason=WHY), 0)
-    assert [type(e) for e in effects] == [ev.AbandonPreparation, ev.ProveClean]
+    assert [type(e) for e in effects] == [ev.BlameGpu, ev.AbandonPreparation, ev.ProveClean]
 
 
 def test_what_a_program_did_is_said_with_an_unclean_end_and_stops_nothing() -> None:

@@ -79,6 +79,10 @@ class Gang:
         """Lets what runs finish, then stops."""
         self.stop_all(reason, grace_ms)
 
+    def blame(self, reason: str) -> None:
+        """A local GPU of the gang has failed: that explains failures of its ranks."""
+        raise NotImplementedError
+
     def check(self, now: int) -> None:
         """Called every few milliseconds while calls are at work, and every second otherwise."""
         self.keeper.flush()

@@ -17,7 +17,7 @@ from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
 from phalanx_agent.dataplane import telling
 from phalanx_agent.dataplane.admission import WINDOW, AdmissionQueue, retry_ms
-from phalanx_agent.dataplane.bodies import OWN_SLOT, read_fds, slots_of
+from phalanx_agent.dataplane.bodies import OWN_SLOT
 from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
 from phalanx_agent.dataplane.calls import CallRecord, CallTable, Origin, Step
 from phalanx_agent.dataplane.facts import GangSnapshot, GangSpec
@@ -28,6 +28,7 @@ from phalanx_agent.dataplane.links import Link, PeerLink
 from phalanx_agent.dataplane.loop import Loop, now_ns
 from phalanx_agent.dataplane.outcomes import Outcomes
 from phalanx_agent.dataplane.replies import Replies
+from phalanx_agent.dataplane.suspects import Suspects
 from phalanx_agent.dataplane.unheard import UnheardCalls
 
 REPORT_AFTER_MS = 200
@@ -53,6 +54,7 @@ class LeadGang(Gang):
         self._drain: tuple[str, int] | None = None
         self._outcomes = Outcomes(self)
         self.unheard = UnheardCalls(self)
+        self.suspects = Suspects(self)
         self.work_began: Callable[[], None] = lambda: None
         """Called when there is something to look after that nobody sent here."""
         self._links: list[Link] = [self.keeper]
@@ -211,7 +213,7 @@ class LeadGang(Gang):
         if frame.kind is Kind.RESULT or frame.kind is Kind.FAILURE:
             self._reply(0, frame)
         elif frame.kind is Kind.RELEASE:
-            self.release_to_clients(frame)
+            self._outcomes.released(frame)
         elif frame.kind is Kind.STARTED:
             self.unheard.runs(frame)
         elif frame.kind is Kind.UNKNOWN:
@@ -222,12 +224,6 @@ class LeadGang(Gang):
         elif (client := self.lanes.client(frame.lane)) is not None:
             client.said(frame)
 
-    def release_to_clients(self, frame: Frame) -> None:
-        """The ranks gave a client's memory back before or after the outcome."""
-        record = self.table.get(frame.id)
-        if record is not None and record.client is not None:
-            record.client.send(frame)
-
     def _from_peer(self, node: int) -> Any:
         def said(frame: Frame) -> None:
             if frame.kind in (Kind.RESULT, Kind.FAILURE):
@@ -235,6 +231,8 @@ class LeadGang(Gang):
             elif frame.kind is Kind.ENDED:
                 self._node_gone(node, ended_error(frame, self._links[node].node_id))
                 self._links[node].close()
+            elif frame.kind is Kind.BLAME:
+                self.blame(str(frame.meta.get("reason", "")))
 
         return said
 
@@ -281,6 +279,15 @@ class LeadGang(Gang):
             self.stop_all("uneven collectives", self.spec.grace_ms)
 
     def finish(self, record: CallRecord, outcome: Frame) -> None:
+        """Ends the call, unless what came may turn out to be a GPU's fault."""
+        judged = self.suspects.judged(record, outcome)
+        if judged is not None:
+            self.end_call(record, judged)
+        elif record in self.sent:
+            self._leave(record, outcome, now_ns())
+            self._pump()
+
+    def end_call(self, record: CallRecord, outcome: Frame) -> None:
         now = now_ns()
         was_sent = record.step is Step.SENT
         if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
@@ -386,7 +393,10 @@ class LeadGang(Gang):
 
     @property
     def settled(self) -> bool:
-        return not self.replies
+        return not self.replies and not self.suspects.waiting
+
+    def blame(self, reason: str) -> None:
+        self.suspects.blame(reason)
 
     def check(self, now: int) -> None:
         self._check_head(now)
@@ -398,6 +408,7 @@ class LeadGang(Gang):
         if self.ready and len(self.queue):
             for record in self.queue.take_if(lambda r: r.origin is Origin.DIRECT and r.arrived_ns < slow):
                 self._give_back(record, "it waited too long")
+        self.suspects.check(now)
         self._outcomes.check(now)
         super().check(now)
 
@@ -421,7 +432,7 @@ class LeadGang(Gang):
     @property
     def at_work(self) -> bool:
         """Something here needs a look every few milliseconds."""
-        return bool(self.sent or len(self.queue) or self.replies or self._outcomes.waiting)
+        return bool(self.sent or len(self.queue) or not self.settled or self._outcomes.waiting)
 
     # ---- taking over ----
 
@@ -472,14 +483,6 @@ class LeadGang(Gang):
     def release(self, call: bytes, slots: list[int]) -> None:
         """Gives a call's result memory back to the local ranks."""
         self.keeper.send(Frame(Kind.RELEASE, call, {"slots": slots}))
-
-    def result_bytes(self, frame: Frame, call: bytes) -> bytes | bytearray | memoryview:
-        """Reads a result out of the ranks' memory, and gives that back."""
-        if not frame.fds:
-            return frame.body
-        data = read_fds(frame.fds, frame.meta["fds"])
-        self.release(call, slots_of(frame))
-        return data
 
     def snapshot(self) -> GangSnapshot:
         now = now_ns()

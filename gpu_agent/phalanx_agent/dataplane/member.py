@@ -86,6 +86,9 @@ class MemberGang(Gang):
         self._end = frame
         self._to_lead(frame)
 
+    def blame(self, reason: str) -> None:
+        self._to_lead(Frame(Kind.BLAME, meta={"reason": reason}))
+
     def close(self) -> None:
         super().close()
         if self.lead is not None:

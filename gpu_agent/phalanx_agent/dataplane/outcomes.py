@@ -16,7 +16,7 @@ from phalanx.core.ids import id_text
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
-from phalanx_agent.dataplane.bodies import read_body, slots_of
+from phalanx_agent.dataplane.bodies import read_body, read_fds, slots_of
 from phalanx_agent.dataplane.calls import CallRecord, Origin, Step
 from phalanx_agent.dataplane.facts import CallEnded, DirectEnded
 from phalanx_agent.dataplane.failures import error_from_meta
@@ -93,6 +93,12 @@ class Outcomes:
             self._gang.table.settle(call, record.fence)
             self.forget(call)
 
+    def released(self, frame: Frame) -> None:
+        """The ranks gave a client's memory back, before or after the outcome."""
+        record = self._gang.table.get(frame.id)
+        if record is not None and record.client is not None:
+            record.client.send(frame)
+
     def tell_control(self, record: CallRecord) -> None:
         self._tell(record, delivered=False)
 
@@ -161,7 +167,8 @@ class Outcomes:
         """Reads the result out of the ranks' memory once; it is kept as bytes from then on."""
         outcome = record.outcome
         assert outcome is not None
-        body = self._gang.result_bytes(outcome, record.id)
+        body = read_fds(outcome.fds, outcome.meta["fds"])
+        self._gang.release(record.id, slots_of(outcome))
         close_fds(outcome.fds)
         meta = {k: v for k, v in outcome.meta.items() if k != "fds"}
         record.outcome = Frame(outcome.kind, outcome.id, meta, body)

@@ -121,6 +121,10 @@ class DataPlane:
     def stop_gang(self, gang_id: str, reason: str, grace_ms: int, *, drain: bool = False) -> None:
         self._loop.post(lambda: self._stop_gang(gang_id, reason, grace_ms, drain=drain))
 
+    def blame(self, gang_id: str, reason: str) -> None:
+        """A GPU of the gang has failed."""
+        self._loop.post(lambda: self._blame(gang_id, reason))
+
     def offer(self, gang_id: str, record: CallRecord) -> Future[bool]:
         """Puts a durable call into the queue; the answer is False when the gang is not led here."""
         return self._loop.ask(lambda: self._offer(gang_id, record))
@@ -272,6 +276,11 @@ class DataPlane:
             gang.drain(reason, grace_ms)
         else:
             gang.stop_all(reason, grace_ms)
+
+    def _blame(self, gang_id: str, reason: str) -> None:
+        gang = self._gangs.get(gang_id)
+        if gang is not None:
+            gang.blame(reason)
 
     def _offer(self, gang_id: str, record: CallRecord) -> bool:
         gang = self._gangs.get(gang_id)

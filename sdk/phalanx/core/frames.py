@@ -37,6 +37,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress), …
     STOP      agent → keeper          grace_ms, reason
     ENDED     keeper → agent          report
+    BLAME     peer agent → lead       reason                  a GPU of the gang has failed there
     FOLLOW    client → agent          ticket, call, offset
     LOG       agent → client          rank, node, stream, at_ms, offset                body = bytes
     END       agent → client          bytes_by_rank, complete
@@ -93,6 +94,7 @@ class Kind(IntEnum):
     PING = 22
     PONG = 23
     LANE = 24
+    BLAME = 25
 
 
 _KINDS = {int(k): k for k in Kind}
