@@ -21,7 +21,7 @@ from phalanx.core.topology.codec import from_json, to_json
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.fabric import Fabric
 from phalanx.core.topology.fabric_codec import fabric_from_json
-from phalanx.core.topology.node import Gpu, Health, Link, NodeTopology
+from phalanx.core.topology.node import Gpu, Health, Link, Nic, NodeTopology
 from phalanx.core.topology.node import Path as Crossing
 from phalanx.core.topology.presets import PRESETS, preset
 from phalanx.core.views import NodeView
@@ -269,6 +269,11 @@ def test_links_between_gpus_of_another_maker_have_their_own_name() -> None:
     assert "xGMI1" in text
     assert "xGMI island 0-1" in text
     assert "NV" not in text
+
+
+def test_two_ports_of_one_name_are_drawn_apart() -> None:
+    text = "\n".join(node_drawing("n1", NodeTopology(nics=(Nic(name="eth0", up=False), Nic(name="eth0", up=False)))))
+    assert "ports that are down: eth0, eth0 (2)" in text
 
 
 def test_a_fabrics_picture_holds_every_domain_and_node_in_its_place() -> None:

@@ -421,3 +421,12 @@ def test_a_person_cannot_clear_what_the_counters_still_show(tmp_path: Path) -> N
     seen.look(node, {"GPU-3": Vitals(remap_failed=True, remap_pending=False)})
     assert state_of(seen) is GpuState.QUARANTINED
     assert ward(tmp_path, clock).remembered("GPU-3")
+
+
+def test_two_ports_of_one_name_are_told_apart() -> None:
+    def ports(*states: bool) -> NodeTopology:
+        return NodeTopology(nics=tuple(Nic(name="eth0", up=up) for up in states))
+
+    steady = Steady(ports(False, True))
+    assert [steady.take(ports(False, False), at) for at in (3000, 6000)] == [False, True]
+    assert [steady.take(ports(False), at) for at in (9000, 12_000)] == [False, True]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from phalanx.core.topology.names import told_apart
 from phalanx.core.topology.node import Health, NodeTopology
 
 LASTS_MS = 30_000
@@ -49,7 +50,8 @@ def ailments(topology: NodeTopology | None) -> frozenset[str]:
         return frozenset({"unknown"})
     ill = [gpu for gpu in topology.gpus if gpu.health is not Health.OK]
     found = {f"{gpu.uuid} {gpu.health} {ail}".strip() for gpu in ill for ail in gpu.reason.split("; ")}
-    found |= {f"{nic.name} is down" for nic in topology.nics if nic.up is False}
+    ports = told_apart(nic.name for nic in topology.nics)
+    found |= {f"{name} is down" for name, nic in zip(ports, topology.nics, strict=True) if nic.up is False}
     return frozenset(found)
 
 
@@ -62,4 +64,5 @@ def _names(topology: NodeTopology | None) -> frozenset[str]:
     """Virtual ports are left out: they come and go with containers."""
     if topology is None:
         return frozenset()
-    return frozenset({*(gpu.uuid for gpu in topology.gpus), *(nic.name for nic in topology.nics if not nic.virtual)})
+    ports = told_apart(nic.name for nic in topology.nics if not nic.virtual)
+    return frozenset({*(gpu.uuid for gpu in topology.gpus), *ports})

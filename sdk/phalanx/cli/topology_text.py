@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from phalanx.cli.text import folded
 from phalanx.core.topology.figures import Figures, figures_of, known_link
-from phalanx.core.topology.names import links_of
+from phalanx.core.topology.names import links_of, told_apart
 from phalanx.core.topology.node import Gpu, Health, Link, Nic, NicLink, NodeTopology
 from phalanx.core.topology.nvlink_islands import islands
 from phalanx.core.topology.verified import findings
@@ -19,6 +20,8 @@ _NO_BRACKETS = str.maketrans("", "", "[]")
 
 def drawing(name: str, topology: NodeTopology) -> Iterator[str]:
     """Yields the lines of one node."""
+    ports = zip(topology.nics, told_apart(nic.name for nic in topology.nics), strict=True)
+    topology = replace(topology, nics=tuple(replace(nic, name=called) for nic, called in ports))
     yield headline(name, topology)
     yield from _places(topology)
     if len(topology.gpus) > 1:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 NaturalKey = tuple[tuple[str, int, str], ...]
 
@@ -20,3 +22,13 @@ def natural_key(name: str) -> NaturalKey:
 def links_of(model: str) -> str:
     """Returns what a GPU's maker calls the links between its GPUs, ``NVLink`` where nothing says otherwise."""
     return "xGMI" if model.lower().startswith(_AMD) else "NVLink"
+
+
+def told_apart(names: Iterable[str]) -> list[str]:
+    """Returns the names in their order, a later one of the same name with its number: ``eth0``, ``eth0 (2)``."""
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
