@@ -264,7 +264,7 @@ class Members:
             returns_all=config.function.returns == "all",
             timeout_ms=round(config.function.limits.timeout_s * 1000),
             grace_ms=round(config.function.limits.grace_s * 1000),
-            on_gpu=config.on_gpu,
+            gpus_may_fail=bool(config.member.gpus) and not self._tools.gpus.static,
             call_journal=directory / "calls.jsonl",
         )
 

@@ -125,7 +125,7 @@ def test_a_gpu_with_a_hardware_fault_is_out_of_use_within_five_seconds_and_its_c
     _a_person_clears_it(node, at, tmp_path)
 
 
-@phalanx.gpu_function(gpus=2, retries=0, scaledown_window=60)
+@phalanx.gpu_function(gpus=2, retries=1, scaledown_window=60)
 def breaks(folder: str) -> tuple[str, ...]:
     here = phalanx.current()
     (Path(folder) / f"{here.attempt}-{here.rank}").write_text(" ".join(here.gpus))
@@ -141,13 +141,13 @@ def test_a_fault_that_the_rank_sees_before_the_driver_tells_of_it_is_not_the_use
     broken = (tmp_path / "1-1").read_text().split()[1]
     node.machine.say((int(broken.removeprefix("GPU-")), 48))
     assert broken not in call.get(timeout=60)
-    assert call.status().attempt == 2
+    assert (call.status().attempt, call.status().retries_used) == (2, 0)
     assert call.cost().credit != "0"
 
 
 def test_without_a_fault_it_is_the_users_own_error(node: Node, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="illegal instruction"):
-        breaks.remote(str(tmp_path))
+        breaks.options(retries=0).remote(str(tmp_path))
 
 
 def _the_restarted_agent_knows(node: Node, at: int, reason: str) -> None:

@@ -21,7 +21,7 @@ FAULT = "GPU GPU-1 on n0 failed: XID 48: double-bit ECC error"
 
 @pytest.fixture
 def keeper(plane: TestPlane) -> FakeKeeper:
-    keeper = plane.open(answer=hold, on_gpu=True)
+    keeper = plane.open(answer=hold, gpus_may_fail=True)
     plane.wait_for(KeeperAttached)
     return keeper
 
@@ -96,7 +96,7 @@ def test_the_next_call_does_not_wait_with_it(plane: TestPlane, keeper: FakeKeepe
 def test_another_nodes_gpu_is_blamed_at_the_lead(plane: TestPlane, tmp_path: Path) -> None:
     other = TestPlane(tmp_path / "n1", node_id="n1")
     try:
-        theirs = other.open(lead=False, answer=hold, on_gpu=True)
+        theirs = other.open(lead=False, answer=hold, gpus_may_fail=True)
         ticket = make_ticket(kind="peer", node_id="n1", gang_id=GANG, expires_wall_ms=1)
         peer = PeerSpec(
             node_id="n1",
@@ -104,7 +104,7 @@ def test_another_nodes_gpu_is_blamed_at_the_lead(plane: TestPlane, tmp_path: Pat
             fingerprint=other.fingerprint,
             ticket=sign(ticket, KEY),
         )
-        ours = plane.open(answer=hold, peers=(peer,), on_gpu=True)
+        ours = plane.open(answer=hold, peers=(peer,), gpus_may_fail=True)
         call = offered(plane, ours)
         wait_until(lambda: call in theirs.calls(), "it is at both keepers")
         ours.finish(call)

@@ -70,13 +70,15 @@ class TestPlane:
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
         silent: bool = False,
-        on_gpu: bool = False,
+        gpus_may_fail: bool = False,
     ) -> FakeKeeper:
         """Opens a gang with a fake keeper of its own."""
         path = self.directory / f"{gang_id[-4:]}-{len(self.keepers)}.sock"
         keeper = FakeKeeper(path, answer=answer, state=state, silent=silent)
         self.keepers.append(keeper)
-        self.attach(keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all, on_gpu=on_gpu)
+        self.attach(
+            keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all, gpus_may_fail=gpus_may_fail
+        )
         return keeper
 
     def attach(
@@ -87,7 +89,7 @@ class TestPlane:
         lead: bool = True,
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
-        on_gpu: bool = False,
+        gpus_may_fail: bool = False,
     ) -> None:
         """Gives the data plane a gang whose keeper is there already; logged calls are journalled beside it."""
         gang = GangSpec(
@@ -98,7 +100,7 @@ class TestPlane:
             lead=lead,
             peers=peers,
             returns_all=returns_all,
-            on_gpu=on_gpu,
+            gpus_may_fail=gpus_may_fail,
             call_journal=keeper.path.with_suffix(".jsonl"),
         )
         self.plane.open_gang(gang).result(5)

@@ -32,8 +32,8 @@ class GangSpec:
     returns_all: bool = False
     timeout_ms: int = 0
     grace_ms: int = 3000
-    on_gpu: bool = False
-    """Its ranks hold real GPUs."""
+    gpus_may_fail: bool = False
+    """Its ranks hold GPUs whose driver tells of faults."""
     call_journal: Path | None = None
 
 

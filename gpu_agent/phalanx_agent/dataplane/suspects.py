@@ -45,7 +45,7 @@ class Suspects:
         """Returns the outcome as it is to be told; None where it is kept back for now."""
         if any(held is record for _, held, _ in self._held):
             return None  # told again
-        if not self._gang.spec.on_gpu or not _reads_like_a_gpus(outcome, self._gang.node_id):
+        if not self._gang.spec.gpus_may_fail or not _reads_like_a_gpus(outcome, self._gang.node_id):
             return outcome
         if self._blame:
             return self._gpus_fault(record, outcome)

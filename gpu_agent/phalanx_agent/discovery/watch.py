@@ -93,6 +93,11 @@ class GpuWatch:
         return self._source.simulated
 
     @property
+    def static(self) -> bool:
+        """Nothing can happen to these GPUs."""
+        return self._source.static
+
+    @property
     def topology(self) -> NodeTopology | None:
         """What connects the GPUs, with their health; changes only when that has stayed so."""
         return self._steady.told
