@@ -16,9 +16,9 @@ from phalanx.connection import is_connected
 from phalanx.core.frames import Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import Packed
-from phalanx.dataplane import Pending
 from phalanx.definition import Definition, Target
 from phalanx.giving_up import STOPS, cancel_behind
+from phalanx.pending import Pending
 from phalanx.runner import Flight, Runner
 from phalanx.runner import current as current_runner
 from phalanx.workers import workers

@@ -12,16 +12,18 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.errors import AuthError, ConnectionFailedError
-from phalanx.core.frames import NO_ID, Assembler, Frame, FrameError, Kind, chunks, encode_head
+from phalanx.core.frames import Assembler, Frame, FrameError, Kind, chunks, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.sockets import Part, close_fds
 from phalanx.core.views import GangAddress
 from phalanx.lanes import Lane
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
+from phalanx.pacing import SHORT_AT_ONCE
+from phalanx.pending import Callback, Pending
 from phalanx.streams import CONNECT_TIMEOUT_S, Stream, open_stream
 
 ACK_AT_ONCE_BYTES = 64 * 1024
@@ -34,30 +36,6 @@ _BODY_BYTES_AT, _ID_AT = 8, 16
 _CALL_HEAD = encode_head(Frame(Kind.CALL))[:_BODY_BYTES_AT]
 _ACK_HEAD = encode_head(Frame(Kind.ACK))[:_ID_AT]
 _OUTCOMES = (Kind.RESULT, Kind.FAILURE, Kind.BUSY, Kind.UNKNOWN)
-
-Callback = Callable[["Pending"], None]
-
-
-class Pending:
-    """One call that waits for its outcome. ``done`` and then either ``frame``, or ``lost``: the connection ended."""
-
-    __slots__ = ("callback", "done", "event", "frame", "id", "lost", "reads", "sent", "slot", "started_ms", "straight")
-
-    def __init__(self, raw_id: bytes = NO_ID, started_ms: int = 0) -> None:
-        self.id = raw_id
-        self.started_ms = started_ms
-        self.done = False
-        self.frame: Frame | None = None
-        self.lost = False
-        self.sent = False
-        """The whole CALL or ASK has left: the agent may act on it."""
-        self.straight = False
-        """It has left over the lane."""
-        self.slot = 0
-        self.reads = False
-        """A thread of the connection reads until this is done."""
-        self.event: threading.Event | None = None
-        self.callback: Callback | None = None
 
 
 class GangConnection:
@@ -87,16 +65,28 @@ class GangConnection:
         self._buffer: list[Part] = []
         self._buffered: list[Pending] = []
         self._buffer_bytes = 0
+        self._straight_buffer: list[Part] = []
+        self._straight_buffered: list[Pending] = []
+        self._straight_bytes = 0
         self._readers_wanted = 0
         self._pump: threading.Thread | None = None
         self._greet(address.ticket, client)
 
     # ---- sending ----
 
-    def call(self, raw_id: bytes, packed: Packed, *, flush: bool = True, callback: Callback | None = None) -> Pending:
+    def call(
+        self,
+        raw_id: bytes,
+        packed: Packed,
+        *,
+        flush: bool = True,
+        short: bool = False,
+        callback: Callback | None = None,
+    ) -> Pending:
         """Sends a call. With ``flush`` False it may wait in the buffer for `flush` or for more to send along.
 
-        ``callback`` is as in `when_done`, but somebody else must read.
+        ``short``: calls of this function take a few milliseconds, as far as is known. ``callback`` is as in
+        `when_done`, but somebody else must read.
         """
         pending = Pending(raw_id, self._clock.monotonic_ms())
         pending.callback = callback
@@ -106,8 +96,13 @@ class GangConnection:
             return pending
         head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id))
         with self._sending:
-            if flush and self._goes_straight(packed) and self._send_straight((head, *packed.parts)):
-                pending.straight = pending.sent = True
+            if self._goes_straight(packed, SHORT_AT_ONCE if short else 1):
+                pending.straight = True
+                self._straight_buffer += (head, *packed.parts)
+                self._straight_buffered.append(pending)
+                self._straight_bytes += len(head) + packed.nbytes
+                if flush:
+                    self._flush_calls()
                 return pending
             self._buffer += (head, *packed.parts)
             self._buffered.append(pending)
@@ -131,20 +126,22 @@ class GangConnection:
         encoded = encode_head(Frame(Kind.CANCEL, raw_id, {"reason": reason}))
         pending = self._pending.get(raw_id)
         with self._sending:
+            self._flush_straight()
             if pending is not None and pending.straight and self._send_straight((encoded,)):
                 return  # behind its call
             self._buffer.append(encoded)
             self._flush()
 
     def flush(self) -> None:
+        """Sends the calls that wait in the buffer."""
         with self._sending:
-            self._flush()
+            self._flush_calls()
 
     # ---- waiting ----
 
     def wait(self, pending: Pending, *, until_ms: int | None = None) -> bool:
         """Returns True when ``pending`` is done, False when ``until_ms`` (monotonic) came first."""
-        if self._buffer:
+        if self._buffer or self._straight_buffer:
             self.flush()
         if not pending.done and self._reading.acquire(blocking=False):
             self._lead(pending, until_ms)
@@ -245,6 +242,7 @@ class GangConnection:
 
         Called with the sending lock held.
         """
+        self._flush_straight()
         parts, buffered = self._buffer, self._buffered
         self._buffered, self._buffer, self._buffer_bytes = [], [], 0
         while self._owed:
@@ -264,9 +262,31 @@ class GangConnection:
             raise
         return True
 
-    def _goes_straight(self, packed: Packed) -> bool:
-        """Only one call at a time: further ones would wait at the agent, and reach it sooner without the detour."""
-        return self._straight and len(self._pending) == 1 and not self._buffer and packed.nbytes <= STRAIGHT_BYTES
+    def _goes_straight(self, packed: Packed, at_most: int) -> bool:
+        """Further calls would wait at the agent, and reach it sooner without the detour."""
+        room = STRAIGHT_BYTES - self._straight_bytes
+        return self._straight and len(self._pending) <= at_most and not self._buffer and packed.nbytes <= room
+
+    def _flush_calls(self) -> None:
+        """Called with the sending lock held. Thanks stay owed where all calls go straight: the agent can wait."""
+        self._flush_straight()
+        if self._buffer:
+            self._flush()
+
+    def _flush_straight(self) -> None:
+        """Called with the sending lock held. What the lane does not take goes with the rest."""
+        if not self._straight_buffer:
+            return
+        parts, buffered = self._straight_buffer, self._straight_buffered
+        self._straight_buffer, self._straight_buffered, self._straight_bytes = [], [], 0
+        if self._send_straight(parts):
+            for pending in buffered:
+                pending.sent = True
+            return
+        for pending in buffered:
+            pending.straight = False
+        self._buffer[:0] = parts
+        self._buffered[:0] = buffered
 
     def _send_straight(self, parts: Sequence[Part]) -> bool:
         """Called with the sending lock held. True also where the connection has ended over it."""

@@ -8,7 +8,7 @@ from typing import Any
 from phalanx.core.frames import Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import Packed
-from phalanx.dataplane import Pending
+from phalanx.pending import Pending
 from phalanx.runner import Flight
 
 SHORT_CALL_MS = 50
@@ -40,6 +40,11 @@ class Item:
 def has_outcome(pending: Pending) -> bool:
     frame = pending.frame
     return frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE)
+
+
+def busy_ms_of(pending: Pending) -> int:
+    """Returns how long the ranks had the call; 0 where nothing says so."""
+    return int(pending.frame.meta.get("busy_ms") or 0) if pending.frame is not None else 0
 
 
 def is_short(pending: Pending) -> bool:

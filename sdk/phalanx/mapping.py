@@ -24,12 +24,12 @@ from phalanx.core.clock import SystemClock
 from phalanx.core.errors import CallCancelledError, CostLimitError, InvalidSpecError, PhalanxError
 from phalanx.core.ids import id_text
 from phalanx.core.views import CallView
-from phalanx.dataplane import Pending
 from phalanx.definition import Definition, Target
 from phalanx.giving_up import CANCEL_WITHIN_S, Cancel, break_off, cancel_behind
 from phalanx.inputs import Inputs
-from phalanx.map_items import Item, has_outcome, is_short
+from phalanx.map_items import Item, busy_ms_of, has_outcome, is_short
 from phalanx.pacing import Pace, Ramp
+from phalanx.pending import Pending
 from phalanx.runner import Flight, Runner, current
 from phalanx.spending import Spending
 from phalanx.workers import workers
@@ -178,12 +178,14 @@ class Mapper:
         assert flight is not None
         item.held = False
         answered = partial(self._answered, item, flight)
-        flight.pending = flight.connection.call(item.raw_id, item.packed, flush=False, callback=answered)
+        flight.pending = flight.connection.call(
+            item.raw_id, item.packed, flush=False, short=self._pace.short, callback=answered
+        )
 
     def _answered(self, item: Item, flight: Flight, pending: Pending) -> None:
         """On whichever thread reads: a call that found no room waits again, one that lost its gang is looked after."""
         ok = has_outcome(pending)
-        others = self._pace.answered(ok=ok)
+        others = self._pace.answered(ok=ok, busy_ms=busy_ms_of(pending))
         flight.pending = pending
         if ok:
             self._tell(item)

@@ -5,28 +5,42 @@ from __future__ import annotations
 import threading
 
 GROW_AFTER_MS = 1000
+SHORT_MS = 5.0
+SHORT_AT_ONCE = 16
+_SMOOTHING = 0.2
 
 
 class Pace:
-    """How many calls of a map may be at the gang: fewer after BUSY, slowly more again. Thread-safe."""
+    """How many calls of a map may be at the gang: fewer after BUSY, slowly more again. Thread-safe.
+
+    Of short calls, as many as its keeper takes at once keep it busy; of others, more show that more gangs are needed.
+    """
 
     def __init__(self, window: int) -> None:
         self._lock = threading.Lock()
         self._window = window
         self._limit = float(window)
         self._flying = 0
+        self._mean_ms = 0.0
+
+    @property
+    def short(self) -> bool:
+        """Calls take a few milliseconds, as far as is known."""
+        return self._mean_ms < SHORT_MS
 
     def may_send(self) -> bool:
         """Counts one call as sent, where there is room for it."""
         with self._lock:
-            room = self._flying < max(1, int(self._limit))
+            limit = min(self._limit, SHORT_AT_ONCE) if self.short else self._limit
+            room = self._flying < max(1, int(limit))
             self._flying += room
             return room
 
-    def answered(self, *, ok: bool) -> int:
+    def answered(self, *, ok: bool, busy_ms: int = 0) -> int:
         """Counts one call as answered. Returns how many others are at the gang."""
         with self._lock:
             self._flying -= 1
+            self._mean_ms += _SMOOTHING * (busy_ms - self._mean_ms) if ok else 0
             if ok:
                 self._limit = min(float(self._window), self._limit + 1 / self._limit)
             elif self._flying:

@@ -27,12 +27,13 @@ from phalanx.core.serialization import Packed
 from phalanx.core.spec import INLINE_BODY_BYTES
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
-from phalanx.dataplane import GangConnection, Pending
+from phalanx.dataplane import GangConnection
 from phalanx.definition import Target
 from phalanx.giving_up import STOPS, break_off, goes_on
 from phalanx.live_output import SHORT_MS, shown, wants_output
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
+from phalanx.pending import Pending
 from phalanx.waiting import line_for
 
 RECOVER_MS = 15_000

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.core.frames import LANE_BITS, Frame, Kind
 from phalanx.core.ids import id_text
-from phalanx_agent.dataplane.facts import CallBegan, CallEnded, KeeperAttached
+from phalanx_agent.dataplane.facts import CallBegan, CallEnded, KeeperAttached, KeeperEnded
 from tests.support.fake_keeper import FakeKeeper, echo, hold, keep
 from tests.support.frame_client import FrameClient
 from tests.support.plane import GANG, TestPlane, new_call
@@ -114,7 +114,7 @@ def test_a_lanes_number_is_free_when_the_keeper_says_so(plane: TestPlane, keeper
         first = lane_of(keeper)
     wait_until(lambda: len(keeper.of_kind(Kind.LANE)) == 2, "the lane is being closed")
     with plane.client(lane=True) as other:
-        second = lane_of(keeper)
+        second = keeper.wait_for(Kind.LANE, 3)[-1].lane
         say(keeper, Kind.RESULT, new_call(), 0, lane=first)
         quiet(other)
     wait_until(lambda: len(keeper.of_kind(Kind.LANE)) == 4, "the second too")
@@ -189,7 +189,7 @@ def test_a_lost_keeper_may_have_run_it(plane: TestPlane, keeper: FakeKeeper, ask
             keeper.wait_for(Kind.ASK)
         keeper.die()
         if not asked_before:
-            wait_until(lambda: plane.plane.snapshots().result(5) is not None, "a round")
+            plane.wait_for(KeeperEnded)
             client.send(Kind.ASK, call)
         error = client.expect(Kind.FAILURE, call).meta["error"]
         assert "is gone" in error["message"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from phalanx.core.frames import LANE_BITS, Assembler, Frame, Kind, encode_head
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack, unpack
 from phalanx.core.spec import Limits
+from phalanx_agent.keeper.straight import AHEAD
 from tests.support.gang_driver import Gangs, Keeper, process_exists
 from tests.support.wait import wait_until
 
@@ -257,3 +260,129 @@ def test_the_next_agent_finds_a_call_of_a_former_ones_lane(gangs: Gangs, clients
     (tmp_path / "go").touch()
     told = again.outcome(call)
     assert (told.lane, "lane" in told.meta) == (0, False), "its lane numbers are its own"
+
+
+def count_to(folder: str, value: int) -> int:
+    """Notes the order; ``value`` below 0 waits for a word."""
+    import pathlib
+    import threading
+
+    with (pathlib.Path(folder) / "order").open("a") as out:
+        out.write(f"{value}\n")
+    while value < 0 and not (pathlib.Path(folder) / "go").exists():
+        threading.Event().wait(0.005)
+    return value
+
+
+def learn_that_calls_are_short(client: Client, folder: Path) -> None:
+    for value in range(30):
+        client.call(str(folder), value)
+        client.answer()
+    (folder / "order").unlink()
+
+
+def ran(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "order").read_text().split()] if (folder / "order").exists() else []
+
+
+def stopped(keeper: Keeper) -> int:
+    """Stops the keeper, so that what is sent meanwhile comes at once."""
+    os.kill(keeper.pid, signal.SIGSTOP)
+    return keeper.pid
+
+
+def test_short_calls_of_one_client_run_one_after_the_other(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(count_to, gpus=0)
+    client = lane_of(keeper, clients)
+    learn_that_calls_are_short(client, tmp_path)
+    stopped(keeper)
+    calls = [client.call(str(tmp_path), value) for value in range(12)]
+    os.kill(keeper.pid, signal.SIGCONT)
+    for call in calls:
+        assert of(keeper, Kind.RESULT, call).lane == LANE
+    assert ran(tmp_path) == list(range(12))
+    assert not [f for f in keeper.seen if f.kind is Kind.CALL]
+
+
+def test_more_than_it_takes_at_once_are_passed_on(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(count_to, gpus=0)
+    client = lane_of(keeper, clients)
+    learn_that_calls_are_short(client, tmp_path)
+    stopped(keeper)
+    calls = [client.call(str(tmp_path), value) for value in range(AHEAD + 4)]
+    os.kill(keeper.pid, signal.SIGCONT)
+    for call in calls[-3:]:
+        assert of(keeper, Kind.CALL, call).lane == LANE
+    of(keeper, Kind.RESULT, calls[AHEAD])
+    assert ran(tmp_path) == list(range(AHEAD + 1))
+
+
+def test_of_calls_that_are_not_short_one_is_taken(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(count_to, gpus=0)
+    client = lane_of(keeper, clients)
+    first, second = client.call(str(tmp_path), -1), client.call(str(tmp_path), 2)
+    assert of(keeper, Kind.CALL, second).lane == LANE
+    (tmp_path / "go").touch()
+    of(keeper, Kind.RESULT, first)
+    assert ran(tmp_path) == [-1]
+
+
+def test_another_clients_call_waits_at_the_agent(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
+    keeper = gangs.one(count_to, gpus=0)
+    client, other = lane_of(keeper, clients), lane_of(keeper, clients, LANE + 1)
+    learn_that_calls_are_short(client, tmp_path)
+    client.call(str(tmp_path), -1)
+    wait_until(lambda: ran(tmp_path) == [-1], "it runs")
+    theirs = other.call(str(tmp_path), 2)
+    assert of(keeper, Kind.CALL, theirs).lane == LANE + 1
+    (tmp_path / "go").touch()
+
+
+@pytest.fixture
+def behind_a_long_one(gangs: Gangs, clients: list[Client], tmp_path: Path) -> tuple[Keeper, Client, list[bytes]]:
+    """A call that runs for long, and two behind it, all over one lane."""
+    keeper = gangs.one(count_to, gpus=0)
+    client = lane_of(keeper, clients)
+    learn_that_calls_are_short(client, tmp_path)
+    stopped(keeper)
+    calls = [client.call(str(tmp_path), value) for value in (-1, 2, 3)]
+    os.kill(keeper.pid, signal.SIGCONT)
+    wait_until(lambda: ran(tmp_path) == [-1], "the first runs")
+    return keeper, client, calls
+
+
+def test_with_their_lane_calls_that_wait_become_the_agents(
+    behind_a_long_one: tuple[Keeper, Client, list[bytes]], tmp_path: Path
+) -> None:
+    keeper, _, (running, second, third) = behind_a_long_one
+    keeper.send(Frame(Kind.LANE, flags=LANE << LANE_BITS))
+    keeper.wait_for(lambda f: f.kind is Kind.LANE, "the lane's end")
+    told = [(f.kind, f.id) for f in keeper.seen if f.kind is Kind.LANE or f.id in (running, second, third)]
+    assert told[-4:] == [(Kind.STARTED, running), (Kind.CALL, second), (Kind.CALL, third), (Kind.LANE, bytes(16))]
+    (tmp_path / "go").touch()
+    of(keeper, Kind.RESULT, running)
+    assert ran(tmp_path) == [-1]
+
+
+def test_a_cancel_takes_a_call_that_waits_to_the_agent(
+    behind_a_long_one: tuple[Keeper, Client, list[bytes]], tmp_path: Path
+) -> None:
+    keeper, client, (running, second, third) = behind_a_long_one
+    client.sock.sendall(encode_head(Frame(Kind.CANCEL, second, {"reason": "cancelled"})))
+    of(keeper, Kind.CANCEL, second)
+    assert [f.kind for f in keeper.seen if f.id == second] == [Kind.CALL, Kind.CANCEL]
+    (tmp_path / "go").touch()
+    of(keeper, Kind.RESULT, running)
+    of(keeper, Kind.RESULT, third)
+    assert ran(tmp_path) == [-1, 3]
+
+
+def test_whoever_asks_for_a_call_that_waits_gets_it_to_the_agent(
+    behind_a_long_one: tuple[Keeper, Client, list[bytes]], tmp_path: Path
+) -> None:
+    keeper, _, (_, second, third) = behind_a_long_one
+    keeper.send(Frame(Kind.ASK, second))
+    of(keeper, Kind.CALL, second)
+    (tmp_path / "go").touch()
+    of(keeper, Kind.RESULT, third)
+    assert ran(tmp_path) == [-1, 3]

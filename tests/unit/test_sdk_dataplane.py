@@ -18,9 +18,10 @@ from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack, pack_arguments
 from phalanx.core.views import GangAddress
-from phalanx.dataplane import GangConnection, Pending
+from phalanx.dataplane import GangConnection
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, value_of_frame
+from phalanx.pending import Pending
 from tests.support.fake_gang import Answer, FakeGang, body_of, echo
 from tests.support.wait import wait_until
 

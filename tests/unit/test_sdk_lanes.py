@@ -14,9 +14,10 @@ from phalanx.core.clock import SystemClock
 from phalanx.core.frames import Frame, encode_head
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack_arguments
-from phalanx.dataplane import GangConnection, Pending
+from phalanx.dataplane import GangConnection
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import value_of_frame
+from phalanx.pending import Pending
 from tests.support.fake_gang import Answer, FakeGang, echo
 from tests.support.wait import wait_until
 

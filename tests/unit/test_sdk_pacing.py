@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.pacing import GROW_AFTER_MS, Pace, Ramp
+from phalanx.pacing import GROW_AFTER_MS, SHORT_AT_ONCE, Pace, Ramp
 
 
 def sent(pace: Pace, most: int = 1000) -> int:
@@ -68,3 +68,19 @@ def test_long_calls_reach_the_window_by_time() -> None:
     ramp = Ramp(0)
     total = sum(started(ramp, second * GROW_AFTER_MS) for second in range(7))
     assert total == 64
+
+
+def test_short_calls_are_no_more_than_a_keeper_takes_at_once_and_others_fill_the_window() -> None:
+    pace = Pace(64)
+    assert pace.short
+    assert sent(pace) == SHORT_AT_ONCE
+    pace.answered(ok=True, busy_ms=30)
+    assert not pace.short
+    assert sent(pace) == 64 - SHORT_AT_ONCE + 1
+
+
+def test_a_call_that_found_no_room_says_nothing_of_how_long_calls_take() -> None:
+    pace = Pace(64)
+    sent(pace)
+    pace.answered(ok=False, busy_ms=1000)
+    assert pace.short

@@ -12,9 +12,11 @@ import pytest
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack_arguments
-from phalanx.dataplane import STRAIGHT_BYTES, GangConnection, Pending
+from phalanx.dataplane import STRAIGHT_BYTES, GangConnection
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import value_of_frame
+from phalanx.pacing import SHORT_AT_ONCE
+from phalanx.pending import Pending
 from tests.support.fake_gang import Answer, FakeGang, echo
 from tests.support.wait import wait_until
 
@@ -77,11 +79,11 @@ def test_what_a_lane_might_not_take_whole_goes_to_the_agent(make: Make, large: i
     assert not gang.seen_straight
 
 
-def test_calls_that_are_sent_together_go_to_the_agent(make: Make) -> None:
+def test_of_calls_that_are_sent_together_one_leaves_over_the_lane(make: Make) -> None:
     gang, connection = make(echo)
-    pending = call(connection, 1, flush=False)
-    assert result(connection, pending) == 1
-    assert not gang.seen_straight
+    first, second = call(connection, 1, flush=False), call(connection, 2, flush=False)
+    assert [result(connection, each) for each in (first, second)] == [1, 2]
+    assert (ids(gang.seen_straight, Kind.CALL), ids(gang.seen, Kind.CALL)) == ([first.id], [second.id])
 
 
 def test_a_cancel_follows_its_call(make: Make) -> None:
@@ -118,3 +120,30 @@ def test_thanks_are_sent_now_and_then(make: Make) -> None:
     for i in range(300):
         result(connection, call(connection, i))
     wait_until(lambda: len(ids(gang.seen, Kind.ACK)) > 100, "most are acknowledged")
+
+
+def test_short_calls_leave_together_up_to_what_a_keeper_takes(make: Make) -> None:
+    gang, connection = make(silent)
+    calls = [call(connection, i, flush=False, short=True) for i in range(SHORT_AT_ONCE + 3)]
+    assert not gang.seen_straight
+    connection.flush()
+    wait_until(lambda: len(ids(gang.seen, Kind.CALL)) == 3, "the rest comes to the agent")
+    wait_until(lambda: len(ids(gang.seen_straight, Kind.CALL)) == SHORT_AT_ONCE, "the others come")
+    assert ids(gang.seen_straight, Kind.CALL) == [c.id for c in calls[:SHORT_AT_ONCE]]
+
+
+def test_what_the_lane_does_not_take_goes_to_the_agent_in_order(make: Make) -> None:
+    gang, connection = make(echo)
+    assert result(connection, call(connection, 0)) == 0
+    waiting = [call(connection, i, flush=False, short=True) for i in (1, 2)]
+    gang.end_lane()
+    assert [result(connection, each) for each in waiting] == [1, 2]
+    assert ids(gang.seen, Kind.CALL) == [each.id for each in waiting]
+
+
+def test_a_cancel_leaves_behind_calls_that_were_not_sent_yet(make: Make) -> None:
+    gang, connection = make(silent)
+    waiting = call(connection, 1, flush=False, short=True)
+    connection.cancel(waiting.id)
+    wait_until(lambda: len(gang.seen_straight) == 2, "both come")
+    assert [f.kind for f in gang.seen_straight] == [Kind.CALL, Kind.CANCEL]

@@ -76,14 +76,14 @@ class LeadGang(Gang):
             self._outcomes.attach(known, record.client)
             return
         head_age = self._head_age_ms(now_ns())
-        refused = self.stopping or self.table.is_settled(record.id, 0)
-        if refused or not self.queue.may_enter(
-            in_flight=len(self.sent), head_age_ms=head_age, body_bytes=record.body_bytes
-        ):
-            close_fds(record.fds)
+        gone = self.stopping or self.table.is_settled(record.id, 0)
+        size = record.body_bytes
+        if gone or not self.queue.may_enter(in_flight=len(self.sent), head_age_ms=head_age, body_bytes=size):
             self.say_busy(record)
+            self.unheard.never_came(record.id)
             return
         self._enter(record)
+        self.unheard.has_come(record)
 
     def offer(self, record: CallRecord) -> None:
         """Takes in a durable call; the same offer again changes nothing, or says its outcome again."""
@@ -128,6 +128,7 @@ class LeadGang(Gang):
         return never_ran
 
     def say_busy(self, record: CallRecord) -> None:
+        close_fds(record.fds)
         if record.client is not None:
             depth = len(self.queue) + len(self.sent)
             meta = {"depth": depth, "retry_ms": retry_ms(depth, self.queue.mean_ms), "draining": self.queue.draining}
@@ -369,7 +370,6 @@ class LeadGang(Gang):
     def _give_back(self, record: CallRecord, reason: str) -> None:
         """The call did not run: its client goes the durable way, or the control plane queues it again."""
         self.table.forget(record.id)
-        close_fds(record.fds)
         if record.origin is Origin.OFFERED:
             self._turn_away(record, reason)
         else:

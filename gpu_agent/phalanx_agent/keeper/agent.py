@@ -10,13 +10,14 @@ import os
 import socket
 from collections.abc import Callable
 
-from phalanx.core.frames import Frame, Kind
+from phalanx.core.frames import Frame, Kind, encode_head
 from phalanx.core.sockets import close_fds
 from phalanx_agent.keeper.channel import Channel, ChannelClosedError
 from phalanx_agent.keeper.loop import WRITE, Loop
 
 SOCKET_BYTES = 1 << 20
 SOCKET_NAME = "keeper.sock"
+MAX_SOON = 16
 
 
 def listen(gang_dir: str) -> socket.socket:
@@ -56,6 +57,7 @@ class AgentLink:
         self._on_gone = on_gone
         self._agent: Channel | None = None
         self._others: dict[int, Channel] = {}
+        self._soon: list[bytes] = []
         loop.watch(listener.fileno(), lambda _: self._accept())
 
     @property
@@ -65,15 +67,27 @@ class AgentLink:
 
     def send(self, frame: Frame) -> None:
         """Tells the agent, if there is one."""
-        agent = self._agent
-        if agent is None:
-            return
-        agent.send(frame)
-        if agent.wants_write:
-            self._loop.want_write(agent.fd, True)
+        if self._soon:
+            self._send_soon()
+        if self._agent is not None:
+            self._agent.send(frame)
+            self._watch_for_room(self._agent)
+
+    def send_soon(self, frame: Frame, more: bool) -> None:
+        """Tells the agent of a small frame together with what comes next. ``more``: something does, in a moment."""
+        self._soon.append(encode_head(frame) + frame.body)
+        if not more or len(self._soon) >= MAX_SOON:
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        soon, self._soon = self._soon, []
+        if self._agent is not None:
+            self._agent.send_encoded(b"".join(soon))
+            self._watch_for_room(self._agent)
 
     def close(self) -> None:
         """Sends what still waits, bounded, and closes everything."""
+        self._send_soon()
         agent = self._agent
         if agent is not None and agent.wants_write:
             agent.sock.settimeout(1)
@@ -84,6 +98,10 @@ class AgentLink:
             channel.close()
         self._loop.unwatch(self._listener.fileno())
         self._listener.close()
+
+    def _watch_for_room(self, agent: Channel) -> None:
+        if agent.wants_write:
+            self._loop.want_write(agent.fd, True)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -110,6 +128,7 @@ class AgentLink:
 
     def _take(self, channel: Channel, frame: Frame) -> None:
         if frame.kind is Kind.ATTACH:
+            self._soon.clear()  # whoever attaches is told everything
             former, self._agent = self._agent, channel
             self._others.pop(channel.fd, None)
             if former is not None and former is not channel:

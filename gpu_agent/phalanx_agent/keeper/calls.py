@@ -28,7 +28,9 @@ class QueuedCall:
     fds: list[int]
     lane: Lane | None = None
     straight: bool = False
-    """It came over the lane, and the agent has not been told of it yet."""
+    """It came over the lane."""
+    told: bool = True
+    """The agent knows of it."""
 
 
 @dataclass(slots=True)

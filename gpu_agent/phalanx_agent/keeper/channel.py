@@ -58,6 +58,11 @@ class Channel:
         for piece in chunks(frame):
             self._write(piece)
 
+    def send_encoded(self, frames: bytes) -> None:
+        """Sends frames that were encoded before, without descriptors, as one write."""
+        if self.open and frames:
+            self._write_parts([frames], [])
+
     def flush(self) -> None:
         """Sends what waits, as far as the kernel takes it."""
         while self._out:
@@ -84,19 +89,20 @@ class Channel:
             self.sock.close()
 
     def _write(self, frame: Frame) -> None:
-        head = encode_head(frame)
-        parts: list[Part] = [head, frame.body]
+        self._write_parts([encode_head(frame), frame.body], frame.fds)
+
+    def _write_parts(self, parts: list[Part], fds: list[int]) -> None:
         sent = 0
         if not self._out:
             try:
-                sent = _send_parts(self.sock, parts, frame.fds)
+                sent = _send_parts(self.sock, parts, fds)
             except BlockingIOError:
                 sent = 0
             except OSError:
                 return
-            if sent == len(head) + len(frame.body):
+            if sent == sum(map(len, parts)):
                 return
-        self._queue_rest(parts, sent, frame.fds)
+        self._queue_rest(parts, sent, fds)
 
     def _queue_rest(self, parts: Sequence[Part], sent: int, fds: list[int]) -> None:
         held = [os.dup(fd) for fd in fds] if sent == 0 and fds else []

@@ -41,8 +41,8 @@ OTHERS_ANSWER_WITHIN_MS = 500
 
 @dataclass(slots=True)
 class Gang:
-    """State and rules. ``tell`` sends a frame to the agent, ``agent_keeps_up`` says whether it reads what it is told;
-    ``leave`` makes the keeper exit."""
+    """State and rules. ``tell`` sends a frame to the agent, ``tell_soon`` with others or before the next that is told;
+    ``agent_keeps_up`` says whether it reads what it is told; ``leave`` makes the keeper exit."""
 
     config: GangConfig
     gang_dir: Path
@@ -52,6 +52,7 @@ class Gang:
     ranks: list[RankProcess]
     ending: Ending
     tell: Callable[[Frame], None]
+    tell_soon: Callable[[Frame, bool], None]
     agent_keeps_up: Callable[[], bool]
     leave: Callable[[], None]
     leftovers: Leftovers
@@ -70,13 +71,14 @@ class Gang:
     deaths: Deaths = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lanes = Lanes(self.loop, lambda lane, frame: self.straight.came(lane, frame), self.tell)  # noqa: PLW0108
+        self.lanes = Lanes(self.loop, self.tell)
         self.deaths = Deaths(self.ranks, self.gang_dir, self.clock, self.spool, self.evidence, self.ending, self)
         self.straight = StraightCalls(
             book=self.book,
             lanes=self.lanes,
             timeout_ms=int(self.config.function.limits.timeout_s * 1000),
             idle=lambda: self.phase == "ready",
+            running_ms=lambda: self.clock.monotonic_ms() - self.book.started_ms,
             agent_keeps_up=self.agent_keeps_up,
             hand_over=self._hand_over,
             tell_started=self._tell_started,
@@ -91,7 +93,7 @@ class Gang:
         self.absence.over()
         self.lanes.close_all()
         if self.book.running is not None:
-            self.book.running.straight = False  # it stands in the state
+            self.book.running.told = True  # it stands in the state
         self.tell(Frame(Kind.STATE, NO_ID, self._state()))
         for outcome in self.book.outcomes.values():
             self.tell(outcome.frame)
@@ -115,7 +117,6 @@ class Gang:
             case Kind.RELEASE:
                 self._release_results(frame.id)
             case Kind.LANE:
-                self._tell_started()  # a call that came over a lane is known before the lane's end is
                 self.lanes.change(frame)
             case Kind.ASK:
                 self.straight.asked(frame.id)
@@ -199,8 +200,8 @@ class Gang:
         running = self.book.running
         if running is not None:
             elapsed = self.clock.monotonic_ms() - self.book.started_ms
-            flags = running.lane.number << LANE_BITS if running.straight and running.lane is not None else 0
-            running.straight = False
+            flags = running.lane.number << LANE_BITS if not running.told and running.lane is not None else 0
+            running.told = True
             self.tell(Frame(Kind.STARTED, running.id, {"busy_ms": elapsed}, flags=flags))
 
     def _timed_out(self) -> None:
@@ -247,8 +248,9 @@ class Gang:
             if rank.rank in slots:
                 rank.loaned_slots[call.id] = slots[rank.rank]
         outcome = Frame(Kind.RESULT, call.id, meta, body, fds=fds)
-        if call.lane is not None and not self.book.queue and call.lane.deliver(outcome):
+        if call.lane is not None and (call.straight or not self.book.queue) and call.lane.deliver(outcome):
             outcome.flags = call.lane.number << LANE_BITS
+        self.straight.took(now - self.book.started_ms)
         self._finished(call.id, outcome)
         outcome.flags = 0  # another agent is told of it as of one that nobody has
         self._idle(now)
@@ -296,7 +298,12 @@ class Gang:
             self.tell(frame)
             self.book.outcomes[call_id] = Finished(frame)
             return
-        self.tell(telling.straight(frame, running) if running.straight and not frame.flags else frame)
+        if running.told:
+            self.tell(frame)
+        elif not frame.flags:
+            self.tell(telling.straight(frame, running))
+        else:
+            self.tell_soon(frame, bool(self.book.queue))
         self.book.finish(Finished(frame))
 
     def _failure_of(self, call_id: bytes, verdict: Verdict, now: int) -> Frame:
@@ -471,7 +478,7 @@ class Gang:
             call = self.book.queue.popleft()
             close_fds(call.fds)
             never = telling.never_began(call.id, self.why, self.config)
-            self.tell(telling.straight(never, call) if call.straight else never)
+            self.tell(never if call.told else telling.straight(never, call))
             self.book.outcomes[call.id] = Finished(never)
 
     def _state(self) -> dict[str, Any]:

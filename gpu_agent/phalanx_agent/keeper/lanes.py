@@ -12,6 +12,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from phalanx.core.frames import LANE_BITS, Assembler, Frame, FrameError, Kind, encode_head
 from phalanx.core.sockets import close_fds
@@ -59,12 +60,24 @@ class Lane:
             return None
 
 
-class Lanes:
-    """The lanes that the present agent has opened. ``on_frame`` gets what clients send, ``tell`` reaches the agent."""
+class LaneUser(Protocol):
+    """Whom what clients send is for. Without one, everything is passed on."""
 
-    def __init__(self, loop: Loop, on_frame: Callable[[Lane, Frame], None], tell: Callable[[Frame], None]) -> None:
+    def came(self, lane: Lane, frame: Frame) -> None:
+        """A frame of a client."""
+        ...
+
+    def lane_ends(self, lane: Lane) -> None:
+        """Nothing more goes over it; what is still unread is passed on."""
+        ...
+
+
+class Lanes:
+    """The lanes that the present agent has opened. ``tell`` reaches the agent."""
+
+    def __init__(self, loop: Loop, tell: Callable[[Frame], None]) -> None:
+        self.user: LaneUser | None = None
         self._loop = loop
-        self._on_frame = on_frame
         self._tell = tell
         self._open: dict[int, Lane] = {}
 
@@ -103,8 +116,9 @@ class Lanes:
 
     def _ready(self, lane: Lane) -> None:
         frames = lane.receive()
+        came = self.user.came if self.user is not None else self.pass_on
         for frame in frames or ():
-            self._on_frame(lane, frame)
+            came(lane, frame)
         if frames is None:
             self._close(lane)
 
@@ -112,6 +126,8 @@ class Lanes:
         """First nothing can be sent here any more, then what was sent is read: no call is lost in between."""
         if lane is None or lane.sock is None:
             return
+        if self.user is not None:
+            self.user.lane_ends(lane)
         with contextlib.suppress(OSError):
             lane.sock.shutdown(socket.SHUT_RD)
         while frames := lane.receive():

@@ -138,6 +138,7 @@ class _Keeper:
             ranks=ranks,
             ending=ending,
             tell=lambda frame: link.send(frame),  # noqa: PLW0108  made below
+            tell_soon=lambda frame, more: link.send_soon(frame, more),  # noqa: PLW0108  made below
             agent_keeps_up=lambda: link.keeps_up,
             leave=self._leave,
             leftovers=Leftovers(self._clock),

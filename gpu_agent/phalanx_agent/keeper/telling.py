@@ -112,7 +112,7 @@ def never_began(call_id: bytes, why: Why | None, config: GangConfig) -> Frame:
 
 
 def straight(outcome: Frame, call: QueuedCall) -> Frame:
-    """Returns the outcome of a call that the agent has not heard of, and that has not gone where it came from."""
+    """Returns the outcome of a call of which the agent has not been told, for the agent to send where it came from."""
     number = call.lane.number if call.lane is not None else 0
     return Frame(outcome.kind, outcome.id, {**outcome.meta, "lane": number}, outcome.body, fds=outcome.fds)
 
