@@ -188,7 +188,7 @@ class Gang:
                 self.loop.want_write(rank.channel.fd, True)
         self.phase = "busy"
         self.counters.enter(Phase.BUSY, now)
-        self.spool.begin(call.id)
+        self.spool.begin(call.id, call.attempt)
         self.memory.lend(call.id, frame.meta, len(self.ranks))
         close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
