@@ -60,6 +60,7 @@ def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> Fu
         backend=options.backend,
         launch=options.launch,
         returns=options.returns,
+        streams=is_generator(func),
     )
 
 
@@ -71,16 +72,14 @@ def check_callable(func: object) -> None:
         raise InvalidSpecError(
             f"gpu_function needs a function, not {func!r}", hint="write @phalanx.gpu_function(gpus=4)"
         )
+
+
+def is_generator(func: Callable[..., Any]) -> bool:
+    """Says whether calls of ``func`` yield items, synchronously or not. Decorators that name what they wrap are looked
+    through."""
     inner = inspect.unwrap(func)
     call = inner if inspect.isroutine(inner) else getattr(inner, "func", getattr(inner, "__call__", inner))  # noqa: B004
-    name = default_name(func)
-    if inspect.iscoroutinefunction(call):
-        raise NotBuiltError(
-            f"{name} is an async function, which ranks do not run yet",
-            hint="write a plain function that calls asyncio.run(...) inside; callers can still use .remote.aio",
-        )
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise NotBuiltError(f"{name} is a generator, and streams are not built yet", hint="return a list")
+    return inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
 
 
 def default_name(func: object) -> str:

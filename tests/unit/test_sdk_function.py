@@ -95,17 +95,29 @@ def test_an_unknown_option_is_a_type_error_at_decoration() -> None:
 
 
 def test_what_is_not_built_yet_says_so_at_decoration() -> None:
-    async def coroutine() -> None: ...
+    with pytest.raises(NotBuiltError, match="hang detection"):
+        phalanx.gpu_function(hang_timeout=3)(plain)
 
+
+def test_a_generator_function_is_a_stream_and_no_other_is() -> None:
     def generator() -> Any:
         yield 1
 
-    with pytest.raises(NotBuiltError, match="hang detection"):
-        phalanx.gpu_function(hang_timeout=3)(plain)
-    with pytest.raises(NotBuiltError, match="async function"):
-        phalanx.gpu_function(coroutine)
-    with pytest.raises(NotBuiltError, match="generator"):
-        phalanx.gpu_function(generator)
+    async def asynchronous() -> Any:
+        yield 1
+
+    async def coroutine() -> None: ...
+
+    made = [phalanx.gpu_function(f) for f in (generator, asynchronous, coroutine, plain)]
+    assert [f.spec is not None and f.spec.streams for f in made] == [True, True, False, False]
+
+
+def test_a_stream_that_could_be_run_again_is_refused() -> None:
+    def generator() -> Any:
+        yield 1
+
+    with pytest.raises(InvalidSpecError, match="retries=2.*not run again"):
+        phalanx.gpu_function(retries=2)(generator)
 
 
 @pytest.mark.parametrize("thing", [int, 3, None, staticmethod(plain)])

@@ -101,6 +101,7 @@ _TIME_LIMITS = (
     "grace_s",
     "disconnect_grace_s",
     "scaledown_window_s",
+    "hang_timeout_s",
 )
 
 
@@ -113,6 +114,7 @@ class Limits:
     grace_s: float = 3
     disconnect_grace_s: float = 300
     scaledown_window_s: float = 60
+    hang_timeout_s: float = 0
     retries: int = 0
     retrying: Retrying = field(default_factory=Retrying)
 
@@ -169,6 +171,8 @@ class FunctionSpec:
     backend: str = "auto"
     launch: str = "per_gpu"
     returns: str = "rank0"
+    streams: bool = False
+    """It is a generator function: its calls are streams, with one reader each, and are never run twice."""
 
     def __post_init__(self) -> None:
         for field_name, value, legal in (
@@ -178,6 +182,11 @@ class FunctionSpec:
         ):
             if value not in legal:
                 raise InvalidSpecError(f"{field_name}={value!r}: use one of {', '.join(map(repr, legal))}")
+        if self.streams and self.limits.retries:
+            raise InvalidSpecError(
+                f"retries={self.limits.retries}: {self.name} is a generator, and a stream that broke off is not run "
+                f"again: leave retries out"
+            )
         check_name("function name", self.name)
         if self.app:
             check_name("app name", self.app)
@@ -190,6 +199,10 @@ class FunctionSpec:
             del values["resources"]["node"]
         if self.limits.retrying == Retrying():
             del values["limits"]["retrying"]
+        if not self.limits.hang_timeout_s:
+            del values["limits"]["hang_timeout_s"]
+        if not self.streams:
+            del values["streams"]
         text = json.dumps(values, sort_keys=True, default=list)
         return "f-" + hashlib.sha256(text.encode()).hexdigest()[:26]
 
