@@ -10,15 +10,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from phalanx.core.clock import Clock
+from phalanx.core.collectives import RankState
 from phalanx.core.frames import LANE_BITS, NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import bodies, telling
+from phalanx_agent.keeper import bodies, telling, watching
 from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
@@ -26,6 +26,8 @@ from phalanx_agent.keeper.channel import ChannelClosedError
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.deaths import Deaths
 from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.hang import HangWatch
+from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
 from phalanx_agent.keeper.loop import WRITE, Loop
@@ -36,7 +38,6 @@ from phalanx_agent.keeper.straight import StraightCalls
 from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
-OTHERS_ANSWER_WITHIN_MS = 500
 
 
 @dataclass(slots=True)
@@ -68,6 +69,8 @@ class Gang:
     memory: bodies.Loans = field(default_factory=bodies.Loans)
     ready_ms: int = 0
     deaths: Deaths = field(init=False)
+    judging: Judge = field(init=False)
+    hang: HangWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, lambda lane, frame: self.straight.came(lane, frame), self.tell)  # noqa: PLW0108
@@ -82,6 +85,9 @@ class Gang:
             tell_started=self._tell_started,
             tell=self.tell,
         )
+        looker = watching.looker_of(self)
+        self.judging = watching.judge_of(self, looker)
+        self.hang = watching.hang_watch_of(self, looker)
 
     # ---- from the agent ----
 
@@ -92,7 +98,7 @@ class Gang:
         self.lanes.close_all()
         if self.book.running is not None:
             self.book.running.straight = False  # it stands in the state
-        self.tell(Frame(Kind.STATE, NO_ID, self._state()))
+        self.tell(Frame(Kind.STATE, NO_ID, watching.state_of(self)))
         for outcome in self.book.outcomes.values():
             self.tell(outcome.frame)
         if self.ended is not None:
@@ -102,7 +108,7 @@ class Gang:
         """The connection to the agent ended, or there has not been one yet."""
         self.absence.begins(ended=self.ended is not None)
 
-    def from_agent(self, frame: Frame) -> None:
+    def from_agent(self, frame: Frame) -> None:  # noqa: C901  one line for each kind
         match frame.kind:
             case Kind.CALL:
                 self._offered(frame)
@@ -119,6 +125,10 @@ class Gang:
                 self.lanes.change(frame)
             case Kind.ASK:
                 self.straight.asked(frame.id)
+            case Kind.LOOK:
+                self.hang.asked(frame)
+            case Kind.SEEN:
+                self.hang.seen(frame)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
                 if self.why is None:
@@ -129,7 +139,11 @@ class Gang:
     def stop(self, reason: str, grace_ms: int) -> None:
         """Ends the gang as asked. A call that runs fails with the reason as its cause where that is one."""
         cause = Cause(reason) if reason in list(Cause) else Cause.INFRASTRUCTURE
-        self._end(Why(reason or "stopped", cause=cause), grace_ms)
+        why = Why(reason or "stopped", cause=cause)
+        if grace_ms or self.book.running is None or self.judging.deciding or self.ending.begun:
+            self.end(why, grace_ms)
+        else:
+            self.judging.look_first(lambda: self.end(why, grace_ms))
 
     def _offered(self, frame: Frame) -> None:
         meta = frame.meta
@@ -192,6 +206,7 @@ class Gang:
         self.memory.lend(call.id, frame.meta, len(self.ranks))
         close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
+        self.hang.begin()
         if call.timeout_ms:
             self.loop.at("timeout", now + call.timeout_ms, self._timed_out)
 
@@ -204,11 +219,21 @@ class Gang:
             self.tell(Frame(Kind.STARTED, running.id, {"busy_ms": elapsed}, flags=flags))
 
     def _timed_out(self) -> None:
-        self._interrupt(Outcome.TIMED_OUT, int(self.config.function.limits.grace_s * 1000))
+        grace_ms = int(self.config.function.limits.grace_s * 1000)
+        self.judging.look_first(lambda: self._interrupt(Outcome.TIMED_OUT, grace_ms))
+
+    def stalled(self, reason: str) -> None:
+        """Nothing goes on; "": it does again."""
+        self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "stalled", "reason": reason}))
+        self.spool.note(self.ranks[0].rank, reason or "it goes on")
+
+    def hung(self, error: ErrorInfo, states: list[RankState]) -> None:
+        self.judging.states = states
+        self.end(Why("hang", error=error, cause=error.cause), 0)
 
     def _interrupt(self, outcome: Outcome, grace_ms: int) -> None:
         error = telling.ended_by(outcome, "while it ran", self.config.node_id)
-        self._end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
+        self.end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
 
     def _replied(self, rank: RankProcess, frame: Frame) -> None:
         running = self.book.running
@@ -220,12 +245,12 @@ class Gang:
         if not ok:
             rank.exits = rank.exits or bool(frame.meta.get("exits"))
             self.evidence.add_failure(telling.failure_of_rank(frame, asked=self.ending.begun))
-        if self.ending.begun:
+        if self.ending.begun or self.judging.deciding:
             return
         if last:
             self._complete()
         elif not ok:
-            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self.judge)
+            self.judging.others()
 
     def _complete(self) -> None:
         if not self.book.failures():
@@ -257,7 +282,7 @@ class Gang:
             self.leftovers.after_success(self.ranks[0], self.ready_ms)
         spent = telling.spent(meta, replies)
         if spent is not None:
-            self._end(spent, 1000)
+            self.end(spent, 1000)
         else:
             self._hand_over()
 
@@ -280,6 +305,7 @@ class Gang:
 
     def _idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
+        self.hang.end()
         for name in ("started", "timeout", "others"):
             self.loop.cancel(name)
         self.phase = "ready"
@@ -355,6 +381,9 @@ class Gang:
         now = self.clock.monotonic_ms()
         if event == "started":
             rank.host_pid = int(frame.meta["pid"])
+            rank.started = True
+        elif event == "progress":
+            self.hang.marked()
         elif event == "context" and self.counters.phase is Phase.START:
             self.counters.enter(Phase.CONTEXT, now)
         elif event == "ready":
@@ -374,10 +403,10 @@ class Gang:
             self.book.give_back()
             self.memory.forget_call(running.id)
         if because:
-            self._end(Why(because), int(self.config.function.limits.grace_s * 1000))
+            self.end(Why(because), int(self.config.function.limits.grace_s * 1000))
             return
         self.evidence.add_failure(telling.terminated(rank.rank, "between calls", self.config.node_id))
-        self._judge_now()
+        self.judging.now()
 
     def _all_ready(self, now: int) -> None:
         self.loop.cancel("startup")
@@ -389,7 +418,7 @@ class Gang:
 
     def startup_timed_out(self) -> None:
         late = [r.rank for r in self.ranks if not r.ready]
-        self._end(telling.late_start(late, self.config), 0)
+        self.end(telling.late_start(late, self.config), 0)
 
     # ---- deaths and the end ----
 
@@ -401,43 +430,35 @@ class Gang:
 
     def judge(self) -> None:
         """Something failed: waits a little for a better explanation than a victim's, then ends the gang."""
-        if self.ending.begun:
-            return
-        if self.evidence.only_peers and len(self.evidence.failures) < len(self.ranks):
-            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self._judge_now)
-        else:
-            self._judge_now()
+        self.judging.judge()
 
-    def _judge_now(self) -> None:
-        during = "before it was ready" if self.phase == "starting" else "between calls"
+    def during(self) -> str:
         if self.book.running is not None:
-            during = "before returning a result"
-        whole = len(self.config.members) == 1 and self.phase != "starting"
-        verdict = self.evidence.verdict(during=during, whole=whole)
-        grace_ms = 0
-        if any(r.exits for r in self.ranks) and len(self.ranks) == 1:
-            grace_ms = int(self.config.function.limits.grace_s * 1000)
-        error = verdict.error
-        why = Why("a rank failed", error=error, pickled=verdict.pickled, cause=error.cause, peer=verdict.peer)
-        self._end(why, grace_ms)
+            return "before returning a result"
+        return "before it was ready" if self.phase == "starting" else "between calls"
 
     def abandoned(self, grace_ms: int) -> None:
         """No agent came back."""
         text = f"no agent was there for {grace_ms} ms (disconnect_grace)"
-        self._end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
+        self.end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
 
-    def _end(self, why: Why, grace_ms: int) -> None:
-        if self.ended is not None:
+    def end(self, why: Why, grace_ms: int) -> None:
+        if self.ended is not None or self.judging.deciding:
             return
         if self.why is None:
             self.why = why
             self.counters.enter(Phase.TEARDOWN, self.clock.monotonic_ms())
             self.absence.over()
-            for name in ("startup", "started", "timeout", "others"):
-                self.loop.cancel(name)
-        self.phase = "ending"
+        self.freeze()
         self.lanes.close_all()
         self.ending.begin(grace_ms)
+
+    def freeze(self) -> None:
+        """Nothing begins any more, and no deadline but the end's own counts."""
+        self.phase = "ending"
+        self.hang.end()
+        for name in ("startup", "started", "timeout", "others"):
+            self.loop.cancel(name)
 
     def all_gone(self, clean: bool) -> None:
         """Nothing is left inside, or it cannot be killed: the report is written, then told."""
@@ -473,17 +494,3 @@ class Gang:
             never = telling.never_began(call.id, self.why, self.config)
             self.tell(telling.straight(never, call) if call.straight else never)
             self.book.outcomes[call.id] = Finished(never)
-
-    def _state(self) -> dict[str, Any]:
-        phase = self.phase if self.phase != "ending" else "busy" if self.book.running else "ready"
-        return {
-            "gang": self.config.gang_id,
-            "fence": self.config.fence,
-            "pids": [r.host_pid for r in self.ranks],
-            "phase": phase,
-            "ending": self.ending.begun,
-            "backend": self.backend,
-            "straight": True,
-            "counters": self.counters.snapshot(self.clock.monotonic_ms(), ended=self.ended is not None),
-            **telling.known_calls(self.book),
-        }

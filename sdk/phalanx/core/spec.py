@@ -114,9 +114,10 @@ class Limits:
     grace_s: float = 3
     disconnect_grace_s: float = 300
     scaledown_window_s: float = 60
-    hang_timeout_s: float = 0
     retries: int = 0
     retrying: Retrying = field(default_factory=Retrying)
+    hang_timeout_s: float = 0
+    """How long nothing of a call may go on before its gang is ended."""
 
     def __post_init__(self) -> None:
         _as_floats(self, *_TIME_LIMITS)
@@ -182,11 +183,6 @@ class FunctionSpec:
         ):
             if value not in legal:
                 raise InvalidSpecError(f"{field_name}={value!r}: use one of {', '.join(map(repr, legal))}")
-        if self.streams and self.limits.retries:
-            raise InvalidSpecError(
-                f"retries={self.limits.retries}: {self.name} is a generator, and a stream that broke off is not run "
-                f"again: leave retries out"
-            )
         check_name("function name", self.name)
         if self.app:
             check_name("app name", self.app)
