@@ -83,13 +83,14 @@ class Showing:
         self._logs = CallLogs(client, call_id, passing=display.rewrites)
         self._display = display
         self._prefix = prefix
+        self._begun = False
         self._left = threading.Event()
         self._drained = threading.Event()
 
     def begin(self) -> bool:
         """Returns False, and shows nothing, where enough others are shown."""
-        if not _Process.places.acquire(blocking=False):
-            self._drained.set()
+        self._begun = _Process.places.acquire(blocking=False)
+        if not self._begun:
             return False
         workers().run(self._follow)
         return True
@@ -100,7 +101,8 @@ class Showing:
 
     def end(self, within_s: float = DRAIN_S) -> None:
         """Waits until all is shown that the call wrote, for so long at most."""
-        self._drained.wait(within_s)
+        if self._begun:
+            self._drained.wait(within_s)
         self._left.set()
 
     @property

@@ -53,6 +53,7 @@ class Chunk:
     attempt: int = 1
     offset: int = 0
     missing: int = 0
+    note: str = ""
     end: LogEnd | None = None
     ends: int = 0
     last: bool = False
@@ -117,6 +118,8 @@ class Lines:
         if chunk.missing:
             yield from self._cut_off(key)
             yield _gap(chunk)
+        if chunk.note:
+            yield _line(chunk, f"[phalanx] {chunk.note}")
         at = self._open.pop(key, None)
         if at is not None and at.first.attempt != chunk.attempt:
             yield at.line()

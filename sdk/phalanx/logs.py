@@ -118,7 +118,7 @@ class CallLogs:
         place.ends += chunk.ends
         place.attempt = chunk.attempt
         self.tally.see(chunk)
-        if chunk.data or chunk.missing:
+        if chunk.data or chunk.missing or chunk.note:
             yield chunk
 
     def _place(self, node_id: str, gang_id: str) -> _Place:
@@ -246,6 +246,7 @@ def _chunk(record: LogRecord, node_id: str, gang_id: str, attempt: int) -> Chunk
         data=b"" if record.stream in (END, MARK) else record.data,
         attempt=mark.attempt or attempt,
         missing=mark.gap,
+        note=mark.note,
         end=end,
         ends=end is not None,
     )
@@ -269,6 +270,7 @@ def _chunk_of(frame: Frame, node_id: str, gang_id: str, attempt: int) -> Chunk:
         attempt=mark.attempt or attempt,
         offset=int(meta.get("offset", 0)),
         missing=mark.gap,
+        note=mark.note,
         end=end,
         ends=int(meta.get("ends", 0)),
         last=end is not None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def texts(*pieces: bytes) -> list[str]:
 @given(st.binary(max_size=200).filter(lambda data: b"\r" not in data), st.lists(st.integers(0, 200), max_size=8))
 def test_where_output_is_cut_into_pieces_does_not_matter(data: bytes, cuts: list[int]) -> None:
     at = [0, *sorted(cuts), len(data)]
-    pieces = [data[a:b] for a, b in zip(at, at[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(at)]
     wanted = data.decode("utf-8", "replace").split("\n")
     assert texts(*pieces) == (wanted if wanted[-1] else wanted[:-1])
 
@@ -34,7 +36,7 @@ def test_where_output_is_cut_into_pieces_does_not_matter(data: bytes, cuts: list
 @given(st.text("a\r\n", max_size=30), st.lists(st.integers(0, 30), max_size=6))
 def test_carriage_returns_mean_the_same_however_they_are_cut(text: str, cuts: list[int]) -> None:
     data, at = text.encode(), [0, *sorted(cuts), len(text)]
-    assert texts(*[data[a:b] for a, b in zip(at, at[1:], strict=False)]) == texts(data)
+    assert texts(*[data[a:b] for a, b in itertools.pairwise(at)]) == texts(data)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,14 @@ def test_a_gap_stands_where_bytes_are_missing_and_cuts_the_line() -> None:
 def test_a_line_that_an_attempt_left_open_is_not_gone_on_with_by_the_next() -> None:
     lines = joined(piece(b"one"), piece(b"two\n", attempt=2))
     assert [(line.text, line.attempt) for line in lines] == [("one", 1), ("two", 2)]
+
+
+def test_a_note_of_the_platforms_is_a_line_of_its_own() -> None:
+    lines = joined(piece(b"half "), Chunk(node_id="n0", stream=STDERR, note="nothing goes on"), piece(b"a line\n"))
+    assert [(line.stream, line.text) for line in lines] == [
+        ("stderr", "[phalanx] nothing goes on"),
+        ("stdout", "half a line"),
+    ]
 
 
 def test_ranks_and_streams_are_kept_apart() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from phalanx.core.clock import Clock
 from phalanx.core.frames import NO_ID
-from phalanx.core.logrecords import STDERR, LogEnd, LogMark, LogRecord, encode, encode_end, encode_mark
+from phalanx.core.logrecords import LogEnd, LogMark, LogRecord, encode, encode_end, encode_mark
 
 READ_BYTES = 64 * 1024
 READS_PER_TURN = 8
@@ -80,7 +80,8 @@ class Spool:
 
     def note(self, rank: int, text: str) -> None:
         """Puts a line of the platform's own among what ``rank`` wrote; it counts as nobody's output."""
-        self._append(self._record(rank, STDERR, f"phalanx: {text}\n".encode()))
+        self._owe(LogMark(note=text), rank)
+        self._pay()
 
     def close(self) -> None:
         self._owe_gaps()

@@ -6,8 +6,8 @@ A record is a fixed 31-byte header and the bytes as the rank wrote them, whole l
 
 ``stream`` is 1 for stdout and 2 for stderr. The platform's own records hold a JSON object: 0 is an attempt's end,
 ``{"bytes_by_rank": {"0": 12, …}, "complete": true}``, with which a reader can tell that nothing is missing; 3 is a mark
-among the output, ``{"attempt": 2}`` before the first output of an attempt after the first, or ``{"gap": 4096, "stream":
-1}`` where so many bytes of that rank could not be kept.
+among the output, ``{"attempt": 2}`` before the first output of an attempt after the first, ``{"gap": 4096, "stream": 1}``
+where so many bytes of that rank could not be kept, or ``{"note": "…"}``, a line of the platform's own.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogMark:
-    """Either the number of the attempt that what follows belongs to, or bytes of one stream that are missing here."""
+    """Either the number of the attempt that what follows belongs to, bytes of one stream that are missing, or a note."""
 
     attempt: int = 0
     gap: int = 0
     stream: int = STDERR
+    note: str = ""
 
 
 def encode(record: LogRecord) -> bytes:
@@ -90,7 +91,11 @@ def parse_end(record: LogRecord) -> LogEnd:
 
 def encode_mark(mark: LogMark, *, rank: int, call: bytes, wall_ms: int) -> bytes:
     """Returns the mark as a record."""
-    value = {"gap": mark.gap, "stream": mark.stream} if mark.gap else {"attempt": mark.attempt}
+    value: dict[str, int | str] = {"attempt": mark.attempt}
+    if mark.gap:
+        value = {"gap": mark.gap, "stream": mark.stream}
+    elif mark.note:
+        value = {"note": mark.note}
     return encode(LogRecord(MARK, rank, wall_ms, call, json.dumps(value, separators=(",", ":")).encode()))
 
 
@@ -98,7 +103,12 @@ def parse_mark(data: bytes | bytearray | memoryview) -> LogMark:
     """Reads a mark's data. Raises RecordError on anything else."""
     try:
         value = json.loads(bytes(data))
-        return LogMark(int(value.get("attempt", 0)), int(value.get("gap", 0)), int(value.get("stream", STDERR)))
+        return LogMark(
+            attempt=int(value.get("attempt", 0)),
+            gap=int(value.get("gap", 0)),
+            stream=int(value.get("stream", STDERR)),
+            note=str(value.get("note", "")),
+        )
     except (ValueError, TypeError, AttributeError) as e:
         raise RecordError(f"not a mark: {e}") from e
 
