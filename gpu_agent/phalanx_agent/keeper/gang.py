@@ -22,7 +22,7 @@ from phalanx_agent.keeper import bodies, telling, watching
 from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
-from phalanx_agent.keeper.channel import ChannelClosedError
+from phalanx_agent.keeper.channel import served
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.deaths import Deaths
 from phalanx_agent.keeper.ending import Ending
@@ -30,11 +30,12 @@ from phalanx_agent.keeper.hang import HangWatch
 from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
-from phalanx_agent.keeper.loop import WRITE, Loop
+from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Evidence, Verdict, error_to_dict
 from phalanx_agent.keeper.straight import StraightCalls
+from phalanx_agent.keeper.streams import LEFT, Streams, streams_of
 from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
@@ -66,6 +67,7 @@ class Gang:
     ended: Frame | None = None
     lanes: Lanes = field(init=False)
     straight: StraightCalls = field(init=False)
+    streams: Streams = field(init=False)
     memory: bodies.Loans = field(default_factory=bodies.Loans)
     ready_ms: int = 0
     deaths: Deaths = field(init=False)
@@ -75,6 +77,7 @@ class Gang:
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, lambda lane, frame: self.straight.came(lane, frame), self.tell)  # noqa: PLW0108
         self.deaths = Deaths(self.ranks, self.gang_dir, self.clock, self.spool, self.evidence, self.ending, self)
+        self.streams = streams_of(self, self._interrupt)
         self.straight = StraightCalls(
             book=self.book,
             lanes=self.lanes,
@@ -108,12 +111,14 @@ class Gang:
         """The connection to the agent ended, or there has not been one yet."""
         self.absence.begins(ended=self.ended is not None)
 
-    def from_agent(self, frame: Frame) -> None:  # noqa: C901  one line for each kind
+    def from_agent(self, frame: Frame) -> None:  # noqa: C901, PLR0912  one line for each kind
         match frame.kind:
             case Kind.CALL:
                 self._offered(frame)
             case Kind.ACK:
                 self._acknowledged(frame.id)
+            case Kind.CREDIT:
+                self.streams.credit(frame)
             case Kind.CANCEL:
                 self._cancel(frame)
             case Kind.STOP:
@@ -177,7 +182,8 @@ class Gang:
             error = error_to_dict(telling.ended_by(outcome, "while it waited", self.config.node_id))
             self._finished(frame.id, failure_frame(frame.id, outcome=outcome, error=error, busy_ms=0))
         elif self.book.running is not None and self.book.running.id == frame.id:
-            self._interrupt(outcome, int(frame.meta.get("grace_ms", 0)))
+            end = self.streams.close if frame.meta.get("reason") == "closed" else self._interrupt
+            end(outcome, int(frame.meta.get("grace_ms", 0)))
 
     def _release_results(self, call_id: bytes) -> None:
         for rank in self.ranks:
@@ -203,6 +209,7 @@ class Gang:
         self.phase = "busy"
         self.counters.enter(Phase.BUSY, now)
         self.spool.begin(call.id, call.attempt)
+        self.streams.begin()
         self.memory.lend(call.id, frame.meta, len(self.ranks))
         close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
@@ -225,7 +232,6 @@ class Gang:
     def stalled(self, reason: str) -> None:
         """Nothing goes on; "": it does again."""
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "stalled", "reason": reason}))
-        self.spool.note(self.ranks[0].rank, reason or "it goes on")
 
     def hung(self, error: ErrorInfo, states: list[RankState]) -> None:
         self.judging.states = states
@@ -241,6 +247,8 @@ class Gang:
             close_fds(frame.fds)
             return
         ok = frame.kind is Kind.RESULT
+        if ok:
+            self.streams.replied(rank, frame)
         last = self.book.reply(Reply(rank.rank, ok, frame.meta, frame.body, frame.fds))
         if not ok:
             rank.exits = rank.exits or bool(frame.meta.get("exits"))
@@ -306,7 +314,7 @@ class Gang:
     def _idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
         self.hang.end()
-        for name in ("started", "timeout", "others"):
+        for name in ("started", "timeout", "others", LEFT):
             self.loop.cancel(name)
         self.phase = "ready"
         self.counters.enter(Phase.IDLE_WARM, now)
@@ -334,19 +342,10 @@ class Gang:
 
     def rank_ready(self, rank: RankProcess, events: int) -> None:
         """The rank's socket has something, or room."""
-        channel = rank.channel
-        if events & WRITE:
-            channel.flush()
-            if not channel.wants_write:
-                self.loop.want_write(channel.fd, False)
-        if not events & ~WRITE:
-            return
-        try:
-            frames = channel.receive()
-        except ChannelClosedError:
-            self.loop.unwatch(channel.fd)
-            return
-        for frame in frames:
+        frames = served(self.loop, rank.channel, events)
+        if frames is None:
+            self.loop.unwatch(rank.channel.fd)
+        for frame in frames or ():
             self.from_rank(rank, frame)
 
     def pipe_ready(self, pipe: OutputPipe) -> None:
@@ -359,6 +358,8 @@ class Gang:
     def from_rank(self, rank: RankProcess, frame: Frame) -> None:
         """One frame of a rank, which may be dead already."""
         match frame.kind:
+            case Kind.ITEM:
+                self.streams.item(rank, frame)
             case Kind.RESULT | Kind.FAILURE if frame.id != NO_ID:
                 self._replied(rank, frame)
             case Kind.FAILURE:
@@ -457,7 +458,7 @@ class Gang:
         """Nothing begins any more, and no deadline but the end's own counts."""
         self.phase = "ending"
         self.hang.end()
-        for name in ("startup", "started", "timeout", "others"):
+        for name in ("startup", "started", "timeout", "others", LEFT):
             self.loop.cancel(name)
 
     def all_gone(self, clean: bool) -> None:
