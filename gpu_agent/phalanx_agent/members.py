@@ -262,6 +262,7 @@ class Members:
                 for i, m in enumerate(others)
             ),
             returns_all=config.function.returns == "all",
+            streams=config.function.streams,
             timeout_ms=round(config.function.limits.timeout_s * 1000),
             grace_ms=round(config.function.limits.grace_s * 1000),
             gpus_may_fail=bool(config.member.gpus) and not self._tools.gpus.static,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Generic, Self, TypeVar
 
 from phalanx.connection import is_connected
@@ -18,6 +18,7 @@ from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import Packed
 from phalanx.definition import Definition, Target
 from phalanx.giving_up import STOPS, cancel_behind
+from phalanx.live_output import SHORT_MS, Showing, display
 from phalanx.pending import Pending
 from phalanx.runner import Flight, Runner
 from phalanx.runner import current as current_runner
@@ -150,7 +151,8 @@ async def _await_flight(runner: Runner, flight: Flight) -> Any:
 
     flight.connection.when_done(flight.pending, done)
     try:
-        await future
+        async with _shown(runner, flight):
+            await future
     except (asyncio.CancelledError, *STOPS):
         cancel_behind(lambda: runner.cancel(flight.target, flight.raw_id, flight))
         raise
@@ -164,6 +166,23 @@ async def _await_flight(runner: Runner, flight: Flight) -> Any:
         runner.cancel(flight.target, flight.raw_id)
 
     return await in_thread(lambda: runner.settle(flight, stop), on_cancel=cancel)
+
+
+@contextlib.asynccontextmanager
+async def _shown(runner: Runner, flight: Flight) -> AsyncGenerator[None]:
+    """Inside, what the call's ranks print is shown once it has run for a moment, where that is wanted."""
+    if not runner.shows_output:
+        yield
+        return
+    showing = Showing(runner.client, flight.call_id, display())
+    timer = asyncio.get_running_loop().call_later(SHORT_MS / 1000, showing.begin)
+    try:
+        yield
+        timer.cancel()
+        await in_thread(showing.end)
+    finally:
+        timer.cancel()
+        showing.leave()
 
 
 async def _cancelling(future: Awaitable[T], on_cancel: Callable[[], object] | None) -> T:

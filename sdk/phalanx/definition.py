@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx import context
 from phalanx.core.clock import SystemClock
-from phalanx.core.errors import ConnectionFailedError, SerializationError
+from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, SerializationError
 from phalanx.core.messages import CallTerms
 from phalanx.core.spec import CodeRef, FunctionSpec, Retrying
 from phalanx.loader import Bundle, bundle_for, dump_callable, python_version
@@ -50,6 +50,23 @@ class Target:
     retrying: Retrying = _AS_USUAL
     timeout_ms: int = 0
     terms: CallTerms = _NO_TERMS
+    streams: bool = False
+    """It is a generator function: `.stream` calls it, nothing else does."""
+
+    def refuse_stream(self) -> None:
+        """Raises InvalidSpecError for a generator function."""
+        if self.streams:
+            raise InvalidSpecError(f"{self.name} is a generator function", hint=f"for item in {self.name}.stream(...)")
+
+    def refuse_plain(self) -> None:
+        """Raises InvalidSpecError for what is no generator function, and for terms that no stream can keep."""
+        if not self.streams:
+            raise InvalidSpecError(
+                f"{self.name} is not a generator function: it yields nothing", hint=f"use {self.name}.remote(...)"
+            )
+        if self.terms.idempotency_key or self.terms.retries:
+            asked = "idempotency_key" if self.terms.idempotency_key else "retries"
+            raise InvalidSpecError(f"{asked} does not fit .stream: a stream has one reader, and is not run again")
 
 
 class Definition(Protocol):
@@ -212,7 +229,13 @@ class Own:
 def target_of(function_id: str, spec: FunctionSpec) -> Target:
     limits = spec.limits
     return Target(
-        function_id, spec.name, spec.returns, limits.retries == 0, retries=limits.retries, retrying=limits.retrying
+        function_id,
+        spec.name,
+        spec.returns,
+        limits.retries == 0,
+        retries=limits.retries,
+        retrying=limits.retrying,
+        streams=spec.streams,
     )
 
 

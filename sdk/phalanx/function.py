@@ -218,6 +218,9 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     GPUs and gloo elsewhere. launch: processes to start, one "per_gpu", one "per_node", or a "single" one.
     returns: rank 0's value, or "all" for the list by rank.
     Durations are seconds or text such as "10m". timeout: of one execution. startup_timeout: until the gang is ready.
+    hang_timeout: how long a call may go without a progress mark, a collective, output or a returning rank before its
+    gang is ended with a GangHangError that names the odd rank; half of it after, a stall is told. Without one, a stall
+    is told after five minutes and nothing is ended.
     grace: between SIGTERM and SIGKILL. disconnect_grace: how long a gang outlives the loss of its control plane (300).
     scaledown_window: how long an idle gang stays warm.
     retries: further attempts after a user exception, a timeout or running out of memory, as a number (1 s doubled each

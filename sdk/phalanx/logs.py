@@ -1,137 +1,227 @@
-"""A call's output, line by line, from the agents that hold it and from stored segments."""
+"""A call's output, from the agents that hold it and from stored segments: as chunks of bytes, or line by line.
+
+What has been read of each gang's output is kept, so that it can be read now and then live, each byte once; and counted,
+so that the end records can be held against it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import queue
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phalanx.client import Client, is_terminal
 from phalanx.core.errors import ConnectionFailedError, NotFoundError, PhalanxError
 from phalanx.core.frames import Decoder, Frame, Kind, encode_head
 from phalanx.core.ids import id_raw, new_raw_id
-from phalanx.core.logrecords import STDERR, STDOUT, LogRecord, decode
+from phalanx.core.logrecords import END, MARK, STDOUT, LogEnd, LogMark, LogRecord, decode, parse_end, parse_mark
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView, LogSource
+from phalanx.log_lines import Chunk, Lines, LogLine, Tally
 from phalanx.streams import open_stream
 from phalanx.workers import workers
 
-MAX_LINE_CHARS = 64 * 1024
+__all__ = ["CallLogs", "Chunk", "LogLine", "Tally", "read_logs"]
+
 _WAITING = (CallState.ACCEPTED, CallState.QUEUED)
-_STREAM_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """One line without its end. ``at_ms`` is the node's wall clock when its first byte was written."""
-
-    rank: int
-    node_id: str
-    stream: str
-    at_ms: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"[{self.rank}] {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Bytes as one rank wrote them, whole lines or not. ``offset``: where an agent's spool goes on behind them."""
-
-    rank: int
-    node_id: str
-    stream: int
-    at_ms: int
-    data: bytes
-    offset: int = 0
+_AHEAD = 1024
+"""Chunks that are read ahead of a slow consumer; then the agents wait, and it costs nobody memory."""
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What of a call's output was read: up to which attempt's fence, and how far in each (node, gang)'s spool."""
+class _Place:
+    """How far one gang's output on one node was read: in its spool, and in data bytes and end records of the call."""
 
-    fence: int = -1
-    read_to: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    offset: int = 0
+    received: int = 0
+    ends: int = 0
+    attempt: int = 1
 
-    def has(self, source: LogSource) -> bool:
-        """Says whether a stored segment was read while its gang lived: its name says where in the spool it begins."""
-        gang_id, _, start = source.blob.rpartition("/")[2].partition(".")
-        return bool(start) and int(start) < self.read_to.get((source.node_id, gang_id), 0)
+
+@dataclass(slots=True)
+class CallLogs:
+    """The output of one call. `now`, `live`, or one after the other; ``tally`` says what arrived so far."""
+
+    client: Client
+    call_id: str
+    passing: bool = False
+    tally: Tally = field(default_factory=Tally)
+    _fence: int = -1
+    _places: dict[tuple[str, str], _Place] = field(default_factory=dict[tuple[str, str], _Place])
+    _lines: Lines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(passing=self.passing)
+
+    def now(self, *, more: bool = False) -> Iterator[LogLine]:
+        """Yields what is there, in order of time; an unfinished line too, unless ``more`` is read afterwards."""
+        for chunk in self.chunks_now():
+            yield from self._lines.take(chunk)
+        if not more:
+            yield from self._lines.rest()
+
+    def live(self) -> Iterator[LogLine]:
+        """Yields what comes until the call has ended."""
+        for chunk in self.chunks_live():
+            yield from self._lines.take(chunk)
+        yield from self._lines.rest()
+
+    def chunks_now(self) -> Iterator[Chunk]:
+        """Yields all that is there as bytes. One segment of each gang is held at a time."""
+        view = self.client.get_call(self.call_id)
+        readers = self._readers(view.gang_id, follow=False)
+        for chunk in heapq.merge(*readers, key=lambda chunk: chunk.at_ms):
+            yield from self._seen(chunk)
+
+    def chunks_live(self) -> Iterator[Chunk]:
+        """Yields bytes of one attempt after the other, each from all of its sources at once, until the call ended."""
+        while True:
+            view = self._next_attempt()
+            if view.fence > self._fence:
+                self._fence = view.fence
+                for chunk in _at_once(self._readers(view.gang_id, follow=True)):
+                    yield from self._seen(chunk)
+            if is_terminal(view):
+                return
+
+    def _next_attempt(self) -> CallView:
+        """Returns the call when it is at a gang, or over. A later attempt is waited for until it runs: from then on its
+        agent does not take it for the one before.
+        """
+        view = self.client.get_call(self.call_id)
+        for view in self.client.watch(self.call_id):
+            new = view.fence > self._fence and view.state not in _WAITING
+            if is_terminal(view) or (new and (self._fence < 0 or view.state != CallState.ASSIGNED)):
+                break
+        return view
+
+    def _readers(self, gang_id: str, *, follow: bool) -> list[Iterator[Chunk]]:
+        """Returns one iterator for each gang and node that has some of the output."""
+        readers: list[Iterator[Chunk]] = []
+        stored: dict[tuple[str, str], list[str]] = {}
+        for source in self.client.log_sources(self.call_id):
+            if source.blob:
+                stored.setdefault((source.node_id, _gang_of(source.blob)), []).append(source.blob)
+            else:
+                readers.append(self._from_agent(source, gang_id, follow=follow))
+        readers += [self._from_store(*key, blobs) for key, blobs in stored.items()]
+        self.tally.sources, self.tally.ended = len(readers), 0
+        return readers
+
+    def _seen(self, chunk: Chunk) -> Iterator[Chunk]:
+        place = self._place(chunk.node_id, chunk.gang_id)
+        place.offset = chunk.offset or place.offset
+        place.received += len(chunk.data)
+        place.ends += chunk.ends
+        place.attempt = chunk.attempt
+        self.tally.see(chunk)
+        if chunk.data or chunk.missing or chunk.note:
+            yield chunk
+
+    def _place(self, node_id: str, gang_id: str) -> _Place:
+        return self._places.setdefault((node_id, gang_id), _Place())
+
+    # ---- stored segments ----
+
+    def _from_store(self, node_id: str, gang_id: str, blobs: list[str]) -> Iterator[Chunk]:
+        """What an agent told of the same gang before is left out."""
+        place = self._place(node_id, gang_id)
+        bytes_left, ends_left, attempt, ended = place.received, place.ends, 1, False
+        for record in self._records(blobs):
+            chunk = _chunk(record, node_id, gang_id, attempt)
+            attempt, ended = chunk.attempt, record.stream == END
+            if record.stream == END and ends_left:
+                ends_left -= 1
+                continue
+            known = min(bytes_left, len(chunk.data))
+            bytes_left -= known
+            if known < len(chunk.data):
+                yield _behind(chunk, known)
+            elif not bytes_left and not chunk.data:
+                yield chunk
+        yield Chunk(node_id=node_id, gang_id=gang_id, attempt=attempt, last=ended)
+
+    def _records(self, blobs: list[str]) -> Iterator[LogRecord]:
+        raw = id_raw(self.call_id)
+        for blob in blobs:
+            try:
+                data = self.client.get_blob(blob)
+            except NotFoundError:
+                continue
+            yield from (record for record, _ in decode(data) if record.call == raw)
+
+    # ---- agents ----
+
+    def _from_agent(self, source: LogSource, gang_id: str, *, follow: bool) -> Iterator[Chunk]:
+        """Ends where the agent is gone. The last chunk of one that is not holds no bytes, and says what was written."""
+        try:
+            stream = open_stream(
+                unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
+            )
+        except ConnectionFailedError:
+            return
+        place = self._place(source.node_id, gang_id)
+        meta = {"ticket": source.ticket, "call": self.call_id, "offset": place.offset, "follow": follow}
+        decoder = Decoder()
+        attempt = place.attempt
+        try:
+            stream.send([encode_head(Frame(Kind.FOLLOW, new_raw_id(), meta))])
+            while True:
+                data, _ = stream.receive()
+                if not data:
+                    return
+                decoder.feed(data)
+                for frame in decoder.frames():
+                    if frame.kind not in (Kind.LOG, Kind.END):
+                        return
+                    chunk = _chunk_of(frame, source.node_id, gang_id, attempt)
+                    attempt = chunk.attempt
+                    yield chunk
+                    if frame.kind is Kind.END:
+                        return
+        except (OSError, ValueError):
+            return
+        finally:
+            stream.close()
 
 
 def read_logs(client: Client, call_id: str, *, follow: bool) -> Iterator[LogLine]:
     """Yields what the call wrote: all that is there now in order of time, or live until the call has ended."""
-    if follow:
-        yield from _lines(_live(client, call_id))
-        return
-    chunks = [c for source in client.log_sources(call_id) for c in chunks_of(client, call_id, source, follow=False)]
-    yield from _lines(iter(sorted(chunks, key=lambda c: c.at_ms)))
+    logs = CallLogs(client, call_id)
+    return logs.live() if follow else logs.now()
 
 
-def chunks_of(client: Client, call_id: str, source: LogSource, *, follow: bool, offset: int = 0) -> Iterator[Chunk]:
-    """Yields one source's output, an agent's from ``offset`` in its spool on. A source that is gone yields nothing."""
-    if not source.blob:
-        yield from _from_agent(call_id, source, follow=follow, offset=offset)
-        return
+def _at_once(readers: list[Iterator[Chunk]]) -> Iterator[Chunk]:
+    merged: queue.Queue[Chunk | None] = queue.Queue(_AHEAD)
+    left_alone = threading.Event()
+    for reader in readers:
+        workers().run(_reading(reader, merged, left_alone))
+    left = len(readers)
     try:
-        data = client.get_blob(source.blob)
-    except NotFoundError:
-        return
-    raw = id_raw(call_id)
-    for record, _ in decode(data):
-        if record.call == raw and record.stream in _STREAM_NAMES:
-            yield _chunk(record, source.node_id)
+        while left:
+            chunk = merged.get()
+            if chunk is None:
+                left -= 1
+            else:
+                yield chunk
+    finally:
+        left_alone.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                merged.get_nowait()
 
 
-def _live(client: Client, call_id: str) -> Iterator[Chunk]:
-    """One attempt after the other, each from all of its sources at once, until the call has ended."""
-    seen = _Seen()
-    while True:
-        view = _next_attempt(client, call_id, seen)
-        if view.fence > seen.fence:
-            seen.fence = view.fence
-            yield from _attempt(client, call_id, view.gang_id, seen)
-        if is_terminal(view):
-            return
-
-
-def _next_attempt(client: Client, call_id: str, seen: _Seen) -> CallView:
-    """Returns the call when it is at a gang, or over. A later attempt is waited for until it runs: from then on its
-    agent does not take it for the one before.
-    """
-    view = client.get_call(call_id)
-    for view in client.watch(call_id):
-        new = view.fence > seen.fence and view.state not in _WAITING
-        if is_terminal(view) or (new and (seen.fence < 0 or view.state != CallState.ASSIGNED)):
-            break
-    return view
-
-
-def _attempt(client: Client, call_id: str, gang_id: str, seen: _Seen) -> Iterator[Chunk]:
-    sources = [each for each in client.log_sources(call_id) if not seen.has(each)]
-    merged: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
-    for source in sources:
-        offset = seen.read_to.get((source.node_id, gang_id), 0)
-        workers().run(_reader(client, call_id, source, offset, merged))
-    left = len(sources)
-    while left:
-        chunk = merged.get()
-        if chunk is None:
-            left -= 1
-            continue
-        if chunk.offset:
-            seen.read_to[chunk.node_id, gang_id] = chunk.offset
-        if chunk.data:
-            yield chunk
-
-
-def _reader(
-    client: Client, call_id: str, source: LogSource, offset: int, merged: queue.SimpleQueue[Chunk | None]
+def _reading(
+    reader: Iterator[Chunk], merged: queue.Queue[Chunk | None], left_alone: threading.Event
 ) -> Callable[[], None]:
     def read() -> None:
         try:
-            for chunk in chunks_of(client, call_id, source, follow=True, offset=offset):
+            for chunk in reader:
+                if left_alone.is_set():
+                    return
                 merged.put(chunk)
         except PhalanxError:
             pass
@@ -140,75 +230,52 @@ def _reader(
     return read
 
 
-def _from_agent(call_id: str, source: LogSource, *, follow: bool, offset: int) -> Iterator[Chunk]:
-    """The last chunk holds no bytes: it says how far the spool was read."""
-    try:
-        stream = open_stream(
-            unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
-        )
-    except ConnectionFailedError:
-        return
-    meta = {"ticket": source.ticket, "call": call_id, "offset": offset, "follow": follow}
-    decoder = Decoder()
-    try:
-        stream.send([encode_head(Frame(Kind.FOLLOW, new_raw_id(), meta))])
-        while True:
-            data, _ = stream.receive()
-            if not data:
-                return
-            decoder.feed(data)
-            for frame in decoder.frames():
-                if frame.kind not in (Kind.LOG, Kind.END):
-                    return
-                yield _chunk_of(frame, source.node_id)
-                if frame.kind is Kind.END:
-                    return
-    except (OSError, ValueError):
-        return
-    finally:
-        stream.close()
+def _gang_of(blob: str) -> str:
+    return blob.rpartition("/")[2].partition(".")[0]
 
 
-def _chunk_of(frame: Frame, node_id: str) -> Chunk:
+def _chunk(record: LogRecord, node_id: str, gang_id: str, attempt: int) -> Chunk:
+    mark = parse_mark(record.data) if record.stream == MARK else LogMark()
+    end = parse_end(record) if record.stream == END else None
     return Chunk(
-        rank=int(frame.meta.get("rank", 0)),
-        node_id=str(frame.meta.get("node", node_id)),
-        stream=int(frame.meta.get("stream", STDOUT)),
-        at_ms=int(frame.meta.get("at_ms", 0)),
-        data=bytes(frame.body),
-        offset=int(frame.meta.get("offset", 0)),
+        rank=record.rank,
+        node_id=node_id,
+        gang_id=gang_id,
+        stream=mark.stream if record.stream == MARK else record.stream,
+        at_ms=record.wall_ms,
+        data=b"" if record.stream in (END, MARK) else record.data,
+        attempt=mark.attempt or attempt,
+        missing=mark.gap,
+        note=mark.note,
+        end=end,
+        ends=end is not None,
     )
 
 
-def _chunk(record: LogRecord, node_id: str) -> Chunk:
-    return Chunk(record.rank, node_id, record.stream, record.wall_ms, record.data)
-
-
-def _lines(chunks: Iterator[Chunk]) -> Iterator[LogLine]:
-    """Joins pieces into lines per rank and stream; what has no line end comes last."""
-    open_lines: dict[tuple[str, int, int], tuple[Chunk, bytearray]] = {}
-    for chunk in chunks:
-        key = (chunk.node_id, chunk.rank, chunk.stream)
-        first, buffer = open_lines.pop(key, (chunk, bytearray()))
-        buffer += chunk.data
-        *whole, rest = buffer.split(b"\n")
-        for text in whole:
-            yield _line(first, text)
-            first = chunk
-        if len(rest) > MAX_LINE_CHARS:
-            yield _line(first, rest)
-        elif rest:
-            open_lines[key] = (first, bytearray(rest))
-    for first, buffer in open_lines.values():
-        yield _line(first, buffer)
-
-
-def _line(first: Chunk, text: bytes | bytearray) -> LogLine:
-    shown = text.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]
-    return LogLine(
-        rank=first.rank,
-        node_id=first.node_id,
-        stream=_STREAM_NAMES.get(first.stream, "stdout"),
-        at_ms=first.at_ms,
-        text=shown,
+def _chunk_of(frame: Frame, node_id: str, gang_id: str, attempt: int) -> Chunk:
+    """Reads an agent's LOG or END."""
+    meta, stream = frame.meta, int(frame.meta.get("stream", STDOUT))
+    mark = parse_mark(frame.body) if stream == MARK else LogMark()
+    end = None
+    if frame.kind is Kind.END:
+        by_rank = {int(rank): int(count) for rank, count in meta.get("bytes_by_rank", {}).items()}
+        end = LogEnd(by_rank, bool(meta.get("complete")))
+    return Chunk(
+        rank=int(meta.get("rank", 0)),
+        node_id=str(meta.get("node", node_id)),
+        gang_id=gang_id,
+        stream=mark.stream if stream == MARK else stream,
+        at_ms=int(meta.get("at_ms", 0)),
+        data=b"" if stream == MARK or end is not None else bytes(frame.body),
+        attempt=mark.attempt or attempt,
+        offset=int(meta.get("offset", 0)),
+        missing=mark.gap,
+        note=mark.note,
+        end=end,
+        ends=int(meta.get("ends", 0)),
+        last=end is not None,
     )
+
+
+def _behind(chunk: Chunk, known: int) -> Chunk:
+    return replace(chunk, data=chunk.data[known:]) if known else chunk

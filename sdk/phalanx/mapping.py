@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import queue
 import threading
@@ -27,6 +28,7 @@ from phalanx.core.views import CallView
 from phalanx.definition import Definition, Target
 from phalanx.giving_up import CANCEL_WITHIN_S, Cancel, break_off, cancel_behind
 from phalanx.inputs import Inputs
+from phalanx.live_output import AT_ONCE, ShownCalls
 from phalanx.map_items import Item, busy_ms_of, has_outcome, is_short
 from phalanx.pacing import Pace, Ramp
 from phalanx.pending import Pending
@@ -60,6 +62,7 @@ class Mapper:
         self._spending = spending
         self._taken = 0
         self._prepared: tuple[Runner, Target] | None = None
+        self._shown: ShownCalls | None = None
         self._under_way: dict[Item, None] = {}
         self._in_order: deque[Item] = deque()
         self._finished: queue.SimpleQueue[Item] | None = None
@@ -87,6 +90,8 @@ class Mapper:
                 self._settle(item)
                 yield item
                 del item
+            if self._shown is not None:
+                self._shown.end()
         except (KeyboardInterrupt, SystemExit) as e:
             self._break_off(e)
             raise
@@ -126,7 +131,15 @@ class Mapper:
             self._take()
             self._send_held()
             if self._clock.monotonic_ms() >= until_ms:
-                return
+                break
+        self._show_output()
+
+    def _show_output(self) -> None:
+        """Of the calls that are waited for longest, where it is wanted."""
+        if self._shown is not None:
+            for item in itertools.islice(self._under_way, AT_ONCE):
+                if not item.held:
+                    self._shown.see(item.raw_id, id_text("c", item.raw_id), item.number)
 
     def _may_take(self) -> bool:
         if len(self._under_way) >= self._window or not self._inputs.peek():
@@ -224,6 +237,8 @@ class Mapper:
         if self._prepared is None:
             runner = current()
             self._prepared = (runner, self._definition.target(runner.client))
+            if runner.shows_output:
+                self._shown = ShownCalls(runner.client)
         return self._prepared
 
     # ---- ending ----
@@ -270,6 +285,8 @@ class Mapper:
             except Exception as e:  # noqa: BLE001  it is raised again where the item is yielded
                 item.error = e
         del self._under_way[item]
+        if self._shown is not None:
+            self._shown.ended(item.raw_id)
 
     def failure(self, item: Item) -> BaseException:
         """Returns what a failed item's call ended with, saying which input it was."""

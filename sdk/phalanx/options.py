@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from phalanx.core.errors import InvalidSpecError, NotBuiltError
+from phalanx.core.errors import InvalidSpecError
 from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources, Retrying, check_name
 from phalanx.durations import Duration, positive, seconds
 from phalanx.retries import Retries, RetryOn, merged
@@ -41,25 +41,27 @@ class Options:
 
 
 def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> FunctionSpec:
-    """Returns the function's spec, still without its code. Raises InvalidSpecError or NotBuiltError."""
+    """Returns the function's spec, still without its code. Raises InvalidSpecError."""
     check_callable(func)
-    if options.hang_timeout is not None:
-        raise NotBuiltError(
-            f"hang_timeout={options.hang_timeout!r}: hang detection is not built yet",
-            hint="leave hang_timeout out, and set timeout= to bound a call",
-        )
     if options.env is not None and not isinstance(options.env, EnvSpec):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSpecError(f"env={options.env!r}: make it with phalanx.env(pip=[...], preload=[...], vars={{...}})")
+    limits = _limits(options)
+    if is_generator(func) and limits.retries:
+        raise InvalidSpecError(
+            f"retries={options.retries}: {default_name(func)} is a generator, and a stream that broke off is not run again",
+            hint="leave retries out",
+        )
     return FunctionSpec(
         name=options.name or default_name(func),
         module=getattr(func, "__module__", None) or "",
         app=app,
         resources=_resources(options),
-        limits=_limits(options),
+        limits=limits,
         env=options.env or EnvSpec(),
         backend=options.backend,
         launch=options.launch,
         returns=options.returns,
+        streams=is_generator(func),
     )
 
 
@@ -71,16 +73,14 @@ def check_callable(func: object) -> None:
         raise InvalidSpecError(
             f"gpu_function needs a function, not {func!r}", hint="write @phalanx.gpu_function(gpus=4)"
         )
+
+
+def is_generator(func: Callable[..., Any]) -> bool:
+    """Says whether calls of ``func`` yield items, synchronously or not. Decorators that name what they wrap are looked
+    through."""
     inner = inspect.unwrap(func)
     call = inner if inspect.isroutine(inner) else getattr(inner, "func", getattr(inner, "__call__", inner))  # noqa: B004
-    name = default_name(func)
-    if inspect.iscoroutinefunction(call):
-        raise NotBuiltError(
-            f"{name} is an async function, which ranks do not run yet",
-            hint="write a plain function that calls asyncio.run(...) inside; callers can still use .remote.aio",
-        )
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise NotBuiltError(f"{name} is a generator, and streams are not built yet", hint="return a list")
+    return inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
 
 
 def default_name(func: object) -> str:
@@ -111,6 +111,7 @@ def _limits(options: Options) -> Limits:
         if disconnect is None
         else seconds("disconnect_grace", disconnect),
         scaledown_window_s=seconds("scaledown_window", options.scaledown_window),
+        hang_timeout_s=0 if options.hang_timeout is None else positive("hang_timeout", options.hang_timeout),
         retries=retries,
         retrying=retrying,
     )

@@ -72,7 +72,7 @@ class Runner:
         self.pid = os.getpid()
         self.pool = MemfdPool()
         self.clock = clock or SystemClock()
-        self._shows_output = wants_output(sys.stderr)
+        self.shows_output = wants_output(sys.stderr)
         self._routes: dict[str, GangConnection] = {}
         self._used_ms: dict[str, int] = {}
         self._no_gang_until_ms: dict[str, int] = {}
@@ -91,7 +91,7 @@ class Runner:
         try:
             flight = self.direct(target, raw_id, packed)
             if flight is None:
-                return self.durable(target, raw_id, packed, stop, show=self._shows_output)
+                return self.durable(target, raw_id, packed, stop, show=self.shows_output)
             self._wait(flight)
             return self.settle(flight, stop)
         except STOPS as e:
@@ -100,7 +100,7 @@ class Runner:
             raise
 
     def _wait(self, flight: Flight) -> None:
-        if not self._shows_output:
+        if not self.shows_output:
             flight.connection.wait(flight.pending)
         elif not flight.connection.wait(flight.pending, until_ms=self.clock.monotonic_ms() + SHORT_MS):
             with shown(self.client, flight.call_id):

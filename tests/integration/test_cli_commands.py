@@ -183,7 +183,12 @@ def test_logs_can_be_picked_by_rank_and_text(cluster: Cluster) -> None:
     wait_until(lambda: _state(cluster, call) == "succeeded", "it ran", 30)
     assert gpuctl(cluster, "logs", call, "--grep", "adding").stdout == "[r0-1] adding\n"
     assert gpuctl(cluster, "logs", call, "--rank", "1", "--grep", "adding").stdout == "[r1 n0] adding\n"
-    lines = documents(gpuctl(cluster, "logs", call, "--json").stdout)
+    assert gpuctl(cluster, "logs", call, "--stream", "stderr", "--tail", "0").stderr == "complete: 50 bytes\n"
+    assert gpuctl(cluster, "logs", call, "--raw", "--rank", "0", "--stream", "stdout").stdout == "adding\n"
+    assert gpuctl(cluster, "logs", call, "--until", "1h").stdout == ""
+    *lines, end = documents(gpuctl(cluster, "logs", call, "--json").stdout)
+    assert end == {"end": {"bytes": 2 * len("adding\nwarning of rank 0\n"), "missing_bytes": 0, "complete": True}}
+    assert set(lines[0]) == {"time", "at_ms", "node", "rank", "stream", "attempt", "text"}
     assert {(x["rank"], x["stream"]) for x in lines} == {(0, "stdout"), (1, "stdout"), (0, "stderr"), (1, "stderr")}
 
 

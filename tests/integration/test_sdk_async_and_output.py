@@ -119,7 +119,7 @@ async def test_a_map_in_a_task_that_is_cancelled_cancels_its_calls(tmp_path: Pat
 # ---- the ranks' output ----
 
 SCRIPT = """
-    import sys, time
+    import asyncio, sys, time
     import phalanx
 
     @phalanx.gpu_function(gpus=2, scaledown_window=5)
@@ -135,7 +135,14 @@ SCRIPT = """
         print("before it failed")
         raise ValueError("no")
 
-    if __name__ == "__main__":
+    async def later():
+        return await talk.remote.aio(0.5)
+
+    if __name__ == "__main__" and len(sys.argv) > 1:
+        talk.remote(0)
+        print(asyncio.run(later()))
+        print(list(talk.map([0.6, 0.7])))
+    elif __name__ == "__main__":
         print(talk.remote(0.5))
         print(talk.remote(1))
         print(talk.remote(0))
@@ -146,10 +153,10 @@ SCRIPT = """
 """
 
 
-def run_script(cluster: Cluster, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_script(cluster: Cluster, tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "main.py").write_text(textwrap.dedent(SCRIPT))
     return subprocess.run(
-        [sys.executable, "main.py"],
+        [sys.executable, "main.py", *words],
         cwd=tmp_path,
         env=cluster.env() | environment,
         capture_output=True,
@@ -167,6 +174,17 @@ def test_what_ranks_print_is_shown_on_standard_error_while_it_is_waited_for(clus
         assert lines.count(f"[r{rank}] hello from {rank}") == 2
         assert lines.count(f"[r{rank}] bye") == 2
     assert lines.count("[r0] before it failed") == 1
+
+
+def test_it_is_shown_for_maps_and_async_calls_too(cluster: Cluster, tmp_path: Path) -> None:
+    done = run_script(cluster, tmp_path, "side by side", PHALANX_LOGS="1")
+    assert done.stdout == "0\n[0, 0]\n"
+    lines = done.stderr.splitlines()
+    for rank in (0, 1):
+        assert lines.count(f"[r{rank}] hello from {rank}") >= 1
+        for number in (0, 1):
+            assert lines.count(f"[{number} r{rank}] hello from {rank}") == 1
+            assert lines.count(f"[{number} r{rank}] bye") == 1
 
 
 def test_without_a_terminal_nothing_is_shown(cluster: Cluster, tmp_path: Path) -> None:

@@ -6,14 +6,27 @@ from datetime import UTC, datetime
 
 import pytest
 
-from phalanx.cli.commands.logs import logs, pattern_of, since_ms
+from phalanx.cli.commands.logs import Asked
 from phalanx.cli.exits import Exit, exit_of
-from phalanx.cli.options import Session
+from phalanx.cli.log_choice import Choice, last, pattern_of, time_ms
 from phalanx.cli.problem import problem_of
-from phalanx.core.clock import SystemClock
 from phalanx.core.errors import InvalidSpecError
+from phalanx.log_lines import LogLine
 
 NOON_MS = round(datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp() * 1000)
+NOW_MS = NOON_MS + 86_400_000
+
+
+def since_ms(words: str) -> int:
+    return time_ms(words, "--since", now_ms=NOW_MS)
+
+
+def line(text: str, *, rank: int = 0, stream: str = "stdout", at_ms: int = 0, passing: bool = False) -> LogLine:
+    return LogLine(rank=rank, node_id="n0", stream=stream, at_ms=at_ms, text=text, passing=passing)
+
+
+def texts(choice: Choice, lines: list[LogLine]) -> list[str]:
+    return [each.text for each in choice.of(lines)]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +34,7 @@ NOON_MS = round(datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp() * 1000)
 )
 def test_a_pattern_that_cannot_be_read_is_wrong_usage_and_says_why(grep: str, wrong: str) -> None:
     with pytest.raises(InvalidSpecError) as caught:
-        logs(Session(), "c-1", follow=False, ranks=(), since="", grep=grep)
+        Asked(grep=grep).choice(NOW_MS)
     problem = problem_of(caught.value)
     assert problem.what == f"--grep {grep!r} is not a regular expression"
     assert wrong in problem.why
@@ -46,7 +59,7 @@ def test_a_date_without_a_zone_is_the_time_of_this_machine() -> None:
 
 def test_a_length_of_time_counts_back_from_now() -> None:
     assert since_ms("") == 0
-    assert abs(SystemClock().wall_ms() - since_ms("2h") - 7_200_000) < 60_000
+    assert since_ms("2h") == NOW_MS - 7_200_000
 
 
 @pytest.mark.parametrize("words", ["yesterday", "m", "-5m", "²m", "0001-13-01"])
@@ -58,3 +71,32 @@ def test_what_is_no_time_is_answered_with_forms_that_are(words: str) -> None:
     assert problem.why == "it is neither a number with s, m, h or d, nor a date"
     assert problem.hint == "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
     assert [since_ms(form) > 0 for form in ("10m", "2h", "2026-11-30T12:00")] == [True] * 3
+
+
+def test_lines_are_chosen_by_rank_stream_and_time() -> None:
+    lines = [line("a", at_ms=1), line("b", at_ms=2, rank=1), line("c", at_ms=3, stream="stderr"), line("d", at_ms=4)]
+    assert texts(Choice(ranks=frozenset({0})), lines) == ["a", "c", "d"]
+    assert texts(Choice(stream="stderr"), lines) == ["c"]
+    assert texts(Choice(since_ms=2, until_ms=3), lines) == ["b", "c"]
+
+
+def test_lines_around_a_match_are_of_the_same_rank_and_each_is_shown_once() -> None:
+    lines = [line(f"{n}", rank=n % 2) for n in range(12)]
+    assert texts(Choice(pattern=pattern_of("^4$|^8$"), around=1), lines) == ["2", "4", "6", "8", "10"]
+
+
+def test_a_passing_line_is_searched_and_is_no_lines_neighbour() -> None:
+    lines = [line("10%", passing=True), line("20%"), line("done")]
+    assert texts(Choice(pattern=pattern_of("done"), around=1), lines) == ["20%", "done"]
+    assert texts(Choice(pattern=pattern_of("10")), lines) == ["10%"]
+
+
+@pytest.mark.parametrize(("count", "left"), [(None, ["a", "b", "c"]), (2, ["b", "c"]), (0, []), (9, ["a", "b", "c"])])
+def test_the_last_lines_are_taken_off_the_end(count: int | None, left: list[str]) -> None:
+    assert [each.text for each in last([line("a"), line("b"), line("c")], count)] == left
+
+
+def test_what_chooses_lines_does_not_go_with_raw_bytes() -> None:
+    Asked(raw=True, ranks=(1,), stream="stderr").refuse_lines(as_json=False)
+    with pytest.raises(InvalidSpecError, match=r"--raw does not go with --tail"):
+        Asked(raw=True, tail=3).refuse_lines(as_json=False)

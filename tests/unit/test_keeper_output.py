@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from phalanx.core.clock import ManualClock
 from phalanx.core.frames import NO_ID
-from phalanx.core.logrecords import END, STDERR, STDOUT, LogRecord, decode, parse_end
+from phalanx.core.logrecords import END, MARK, STDERR, STDOUT, LogMark, LogRecord, decode, parse_end, parse_mark
 from phalanx_agent.keeper.output import OutputPipe, Spool
 
 CALL = b"c" * 16
@@ -35,7 +37,7 @@ def test_output_belongs_to_the_call_that_runs_and_is_counted(tmp_path: Path) -> 
     assert end.complete
 
 
-def test_output_above_the_limit_is_dropped_with_a_notice(tmp_path: Path) -> None:
+def test_output_above_the_limit_is_dropped_with_a_record_of_the_gap(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", ManualClock(), limit_bytes=4096)
     spool.begin(CALL)
     for _ in range(100):
@@ -45,7 +47,8 @@ def test_output_above_the_limit_is_dropped_with_a_notice(tmp_path: Path) -> None
     found = records(tmp_path / "spool")
     kept = sum(len(r.data) for r in found if r.stream == STDOUT)
     assert kept <= 4096
-    assert any(b"bytes of output were dropped" in r.data for r in found if r.stream == STDERR)
+    gaps = [parse_mark(r.data) for r in found if r.stream == MARK]
+    assert gaps == [LogMark(gap=100_000 - kept, stream=STDOUT)]
     end = parse_end(next(r for r in found if r.stream == END))
     assert end.bytes_by_rank == {0: 100_000}
     assert not end.complete
@@ -57,6 +60,53 @@ def test_a_full_disk_never_raises(tmp_path: Path) -> None:
     spool.write(0, STDOUT, b"lost")
     assert spool.last_lines(0) == "lost"
     spool.close()
+
+
+def test_what_a_full_disk_dropped_is_told_where_it_is_missing_once_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    script = f"""
+import resource, signal
+from phalanx.core.clock import ManualClock
+from phalanx_agent.keeper.output import Spool
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+spool = Spool(Path({str(path)!r}), ManualClock())
+spool.begin(b"c" * 16)
+spool.write(0, 1, b"a" * 1000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1200, resource.RLIM_INFINITY))
+spool.write(0, 1, b"b" * 5000)
+spool.write(0, 2, b"c" * 500)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1100, resource.RLIM_INFINITY))
+spool.end()
+spool.begin(b"d" * 16)
+spool.write(0, 1, b"d" * 300)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+spool.write(0, 1, b"e" * 10)
+spool.end()
+spool.close()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    found = records(path)
+    of_first = [r for r in found if r.call == CALL]
+    assert [r.stream for r in of_first] == [STDOUT, MARK, MARK, END]
+    assert [(parse_mark(r.data).gap, parse_mark(r.data).stream) for r in of_first[1:3]] == [(5000, 1), (500, 2)]
+    assert parse_end(of_first[-1]).bytes_by_rank == {0: 6500}
+    assert not parse_end(of_first[-1]).complete
+    of_second = [r for r in found if r.call == b"d" * 16]
+    assert [(r.stream, len(r.data)) for r in of_second if r.stream == STDOUT] == [(STDOUT, 10)]
+    assert parse_mark(of_second[0].data).gap == 300
+
+
+def test_only_a_later_attempt_is_marked_and_only_where_it_writes(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", ManualClock())
+    for attempt in (1, 2, 3):
+        spool.begin(CALL, attempt)
+        if attempt != 2:
+            spool.write(0, STDOUT, b"x")
+        spool.end()
+    found = records(tmp_path / "spool")
+    assert [r.stream for r in found] == [STDOUT, END, END, MARK, STDOUT, END]
+    assert parse_mark(found[3].data) == LogMark(attempt=3)
 
 
 def test_a_pipe_is_drained_in_bounded_turns(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import InvalidSpecError, NotBuiltError, SerializationError
+from phalanx import InvalidSpecError, SerializationError
 from phalanx.core.serialization import unpack
 from phalanx.definition import ById, Decorated, Own, Target
 from phalanx.function import Function
@@ -94,18 +94,36 @@ def test_an_unknown_option_is_a_type_error_at_decoration() -> None:
         phalanx.gpu_function(gpuz=1)  # pyright: ignore[reportCallIssue]
 
 
-def test_what_is_not_built_yet_says_so_at_decoration() -> None:
-    async def coroutine() -> None: ...
+def test_a_hang_timeout_is_a_limit_of_the_function_and_no_other_has_one() -> None:
+    limited = phalanx.gpu_function(hang_timeout="2m")(plain)
+    assert limited.spec is not None
+    assert limited.spec.limits.hang_timeout_s == 120
+    unlimited = phalanx.gpu_function(plain)
+    assert unlimited.spec is not None
+    assert unlimited.spec.limits.hang_timeout_s == 0
+    with pytest.raises(InvalidSpecError, match="hang_timeout=0"):
+        phalanx.gpu_function(hang_timeout=0)(plain)
 
+
+def test_a_generator_function_is_a_stream_and_no_other_is() -> None:
     def generator() -> Any:
         yield 1
 
-    with pytest.raises(NotBuiltError, match="hang detection"):
-        phalanx.gpu_function(hang_timeout=3)(plain)
-    with pytest.raises(NotBuiltError, match="async function"):
-        phalanx.gpu_function(coroutine)
-    with pytest.raises(NotBuiltError, match="generator"):
-        phalanx.gpu_function(generator)
+    async def asynchronous() -> Any:
+        yield 1
+
+    async def coroutine() -> None: ...
+
+    made = [phalanx.gpu_function(f) for f in (generator, asynchronous, coroutine, plain)]
+    assert [f.spec is not None and f.spec.streams for f in made] == [True, True, False, False]
+
+
+def test_a_stream_that_could_be_run_again_is_refused() -> None:
+    def generator() -> Any:
+        yield 1
+
+    with pytest.raises(InvalidSpecError, match="retries=2.*not run again"):
+        phalanx.gpu_function(retries=2)(generator)
 
 
 @pytest.mark.parametrize("thing", [int, 3, None, staticmethod(plain)])

@@ -24,9 +24,16 @@ class Directory:
         self._tickets = tickets
         self._blobs = blobs
 
-    def gang_address(self, state: State, function_id: str, owner: Owner, depth: Callable[[str], int]) -> GangAddress:
-        """Returns the function's gang with the shortest queue and a ticket to it, or an address with no ticket."""
-        open_gangs = [gang for gang in state.gangs.values() if _serves(gang, function_id, owner)]
+    def gang_address(
+        self, state: State, function_id: str, owner: Owner, depth: Callable[[str], int], *, gang_id: str = ""
+    ) -> GangAddress:
+        """Returns the function's gang with the shortest queue, or ``gang_id``, and a ticket to it, or an address with
+        no ticket."""
+        open_gangs = [
+            gang
+            for gang in state.gangs.values()
+            if _serves(gang, function_id, owner) and (not gang_id or gang.id == gang_id)
+        ]
         for gang in sorted(open_gangs, key=lambda gang: (depth(gang.id), gang.id)):
             node = state.nodes.get(gang.lead)
             if node is not None and node.state in _REACHABLE and _has_data_plane(node):

@@ -132,7 +132,8 @@ class SdkApi(control_pb2_grpc.ControlServicer):
     async def GetGangAddress(self, request: control_pb2.GangAddressRequest, context: Any) -> control_pb2.GangAddress:
         function = self._queries.function(request.function_id)
         state = self._controller.state
-        address = self._directory.gang_address(state, function.id, caller().owner, self._queries.depth)
+        gang_id = (await self._queries.find(request.call_id)).call.gang_id if request.call_id else ""
+        address = self._directory.gang_address(state, function.id, caller().owner, self._queries.depth, gang_id=gang_id)
         return wire.to_proto(address)
 
     async def GetLogSources(self, request: control_pb2.CallId, context: Any) -> control_pb2.LogSources:

@@ -390,6 +390,10 @@ PARENT_SCHEMA = 5
 """Since when a call knows from inside which one it was made."""
 TERMS_SCHEMA = 5
 """Since when a call may have terms of its own, and a function say how it is tried again."""
+HANG_SCHEMA = 6
+"""Since when a function may have a ``hang_timeout``, and calls end for it."""
+STREAMS_SCHEMA = 6
+"""Since when a function may be a generator, whose calls are streams."""
 
 
 def since(event: AnyEvent) -> int:
@@ -406,6 +410,10 @@ def since(event: AnyEvent) -> int:
 
 def since_of_spec(spec: FunctionSpec) -> int:
     """Returns the schema version that a reader of a function must know, so that it keeps to it."""
+    if spec.streams:
+        return STREAMS_SCHEMA
+    if spec.limits.hang_timeout_s:
+        return HANG_SCHEMA
     if spec.limits.retrying != Retrying():
         return TERMS_SCHEMA
     return NAMED_NODE_SCHEMA if spec.resources.node else 1

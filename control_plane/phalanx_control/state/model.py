@@ -16,7 +16,7 @@ from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state.ordered import Tree, build
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """What this program reads. `events.SINCE` says which kinds came with which version."""
 
 

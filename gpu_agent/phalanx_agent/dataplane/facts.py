@@ -30,6 +30,8 @@ class GangSpec:
     lead: bool
     peers: tuple[PeerSpec, ...] = ()
     returns_all: bool = False
+    streams: bool = False
+    """Its function is a generator: its calls are streams."""
     timeout_ms: int = 0
     grace_ms: int = 3000
     gpus_may_fail: bool = False

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from phalanx.core.frames import Frame, Kind
-from phalanx.core.logrecords import END, LogEnd, LogRecord, RecordError, decode, parse_end
+from phalanx.core.logrecords import END, MARK, LogEnd, LogRecord, RecordError, decode, parse_end
 
 READ_BYTES = 1 << 20
 EVERY_MS = 50
@@ -91,7 +91,8 @@ class Follower:
         return len(data) < READ_BYTES
 
     def _send(self, record: LogRecord) -> None:
-        self.bytes_by_rank[record.rank] = self.bytes_by_rank.get(record.rank, 0) + len(record.data)
+        if record.stream != MARK:
+            self.bytes_by_rank[record.rank] = self.bytes_by_rank.get(record.rank, 0) + len(record.data)
         meta = {
             "rank": record.rank,
             "node": self.node_id,
@@ -108,7 +109,7 @@ class Follower:
             counts = sum((Counter(end.bytes_by_rank) for end in self.ends), Counter[int]())
         by_rank = {str(rank): count for rank, count in sorted(counts.items())}
         complete = self.at_end and all(end.complete for end in self.ends)
-        meta = {"bytes_by_rank": by_rank, "complete": complete, "offset": self.offset}
+        meta = {"bytes_by_rank": by_rank, "complete": complete, "ends": len(self.ends), "offset": self.offset}
         self.reader.send(Frame(Kind.END, self.request, meta))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,8 @@ class Loans:
 def for_ranks(call: QueuedCall) -> Frame:
     """Returns the frame that hands ``call`` over. A large inline body moves into memory first, once for all ranks."""
     meta: dict[str, Any] = {"attempt": call.attempt} if call.attempt != 1 else {}
+    if call.meta.get("held"):
+        meta["held"] = True
     if call.fds:
         return Frame(Kind.CALL, call.id, {**meta, "fds": call.meta["fds"]}, fds=call.fds)
     if len(call.body) < MEMFD_BYTES:
@@ -58,7 +61,7 @@ def for_ranks(call: QueuedCall) -> Frame:
     return Frame(Kind.CALL, call.id, {**meta, "fds": [{"size": size, "slot": NO_SLOT}]}, fds=[fd])
 
 
-def into_memory(parts: list[Body]) -> int:
+def into_memory(parts: Sequence[Body]) -> int:
     """Returns a new memory file with ``parts`` one after the other."""
     fd = os.memfd_create("phalanx-body", os.MFD_CLOEXEC)
     for part in parts:

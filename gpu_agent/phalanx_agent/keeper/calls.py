@@ -125,6 +125,11 @@ def result_meta(replies: list[Reply], *, busy_ms: int, all_parts: bool) -> dict[
         meta["world_seq"] = max(sequences)
     if len(sequences) > 1:
         meta["uneven"] = True
+    items = [int(r.meta["items"]) for r in replies if "items" in r.meta]
+    if items:
+        meta["items"] = max(items)
+    if any(r.meta.get("closed") for r in replies):
+        meta["closed"] = True
     if all_parts:
         meta["parts"] = [reply_bytes(r) for r in replies]
     return meta

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from phalanx.core.frames import Assembler, Frame, FrameError, chunks, encode_head
 from phalanx.core.sockets import ANCILLARY_BYTES, CLOEXEC, Part, close_fds, fds_of, unsent
+from phalanx_agent.keeper.loop import WRITE, Loop
 
 READ_BYTES = 64 * 1024
 
@@ -114,6 +115,18 @@ class Channel:
         for _, fds in self._out:
             close_fds(fds)
         self._out.clear()
+
+
+def served(loop: Loop, channel: Channel, events: int) -> list[Frame] | None:
+    """Sends what waits where there is room, and returns what came; None: the other side is gone."""
+    if events & WRITE:
+        channel.flush()
+        if not channel.wants_write:
+            loop.want_write(channel.fd, False)
+    try:
+        return channel.receive() if events & ~WRITE else []
+    except ChannelClosedError:
+        return None
 
 
 def receive_some(sock: socket.socket) -> tuple[bytes, list[int]]:

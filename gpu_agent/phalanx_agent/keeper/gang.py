@@ -10,33 +10,35 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from phalanx.core.clock import Clock
+from phalanx.core.collectives import RankState
 from phalanx.core.frames import LANE_BITS, NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import bodies, telling
+from phalanx_agent.keeper import bodies, telling, watching
 from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
-from phalanx_agent.keeper.channel import ChannelClosedError
+from phalanx_agent.keeper.channel import served
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.deaths import Deaths
 from phalanx_agent.keeper.ending import Ending
+from phalanx_agent.keeper.hang import HangWatch
+from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
-from phalanx_agent.keeper.loop import WRITE, Loop
+from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess
-from phalanx_agent.keeper.report import Evidence, Verdict, error_to_dict
+from phalanx_agent.keeper.report import Evidence, error_to_dict
 from phalanx_agent.keeper.straight import StraightCalls
+from phalanx_agent.keeper.streams import LEFT, Streams, streams_of
 from phalanx_agent.keeper.telling import Why
 
 TELL_STARTED_AFTER_MS = 100
-OTHERS_ANSWER_WITHIN_MS = 500
 
 
 @dataclass(slots=True)
@@ -66,13 +68,17 @@ class Gang:
     ended: Frame | None = None
     lanes: Lanes = field(init=False)
     straight: StraightCalls = field(init=False)
+    streams: Streams = field(init=False)
     memory: bodies.Loans = field(default_factory=bodies.Loans)
     ready_ms: int = 0
     deaths: Deaths = field(init=False)
+    judging: Judge = field(init=False)
+    hang: HangWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, self.tell)
         self.deaths = Deaths(self.ranks, self.gang_dir, self.clock, self.spool, self.evidence, self.ending, self)
+        self.streams = streams_of(self, self._interrupt)
         self.straight = StraightCalls(
             book=self.book,
             lanes=self.lanes,
@@ -84,6 +90,9 @@ class Gang:
             tell_started=self._tell_started,
             tell=self.tell,
         )
+        looker = watching.looker_of(self)
+        self.judging = watching.judge_of(self, looker)
+        self.hang = watching.hang_watch_of(self, looker)
 
     # ---- from the agent ----
 
@@ -94,7 +103,7 @@ class Gang:
         self.lanes.close_all()
         if self.book.running is not None:
             self.book.running.told = True  # it stands in the state
-        self.tell(Frame(Kind.STATE, NO_ID, self._state()))
+        self.tell(Frame(Kind.STATE, NO_ID, watching.state_of(self)))
         for outcome in self.book.outcomes.values():
             self.tell(outcome.frame)
         if self.ended is not None:
@@ -104,12 +113,14 @@ class Gang:
         """The connection to the agent ended, or there has not been one yet."""
         self.absence.begins(ended=self.ended is not None)
 
-    def from_agent(self, frame: Frame) -> None:
+    def from_agent(self, frame: Frame) -> None:  # noqa: C901, PLR0912  one line for each kind
         match frame.kind:
             case Kind.CALL:
                 self._offered(frame)
             case Kind.ACK:
                 self._acknowledged(frame.id)
+            case Kind.CREDIT:
+                self.streams.credit(frame)
             case Kind.CANCEL:
                 self._cancel(frame)
             case Kind.STOP:
@@ -120,6 +131,10 @@ class Gang:
                 self.lanes.change(frame)
             case Kind.ASK:
                 self.straight.asked(frame.id)
+            case Kind.LOOK:
+                self.hang.asked(frame)
+            case Kind.SEEN:
+                self.hang.seen(frame)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
                 if self.why is None:
@@ -130,7 +145,11 @@ class Gang:
     def stop(self, reason: str, grace_ms: int) -> None:
         """Ends the gang as asked. A call that runs fails with the reason as its cause where that is one."""
         cause = Cause(reason) if reason in list(Cause) else Cause.INFRASTRUCTURE
-        self._end(Why(reason or "stopped", cause=cause), grace_ms)
+        why = Why(reason or "stopped", cause=cause)
+        if grace_ms or self.book.running is None or self.judging.deciding or self.ending.begun:
+            self.end(why, grace_ms)
+        else:
+            self.judging.look_first(lambda: self.end(why, grace_ms))
 
     def _offered(self, frame: Frame) -> None:
         meta = frame.meta
@@ -164,7 +183,8 @@ class Gang:
             error = error_to_dict(telling.ended_by(outcome, "while it waited", self.config.node_id))
             self._finished(frame.id, failure_frame(frame.id, outcome=outcome, error=error, busy_ms=0))
         elif self.book.running is not None and self.book.running.id == frame.id:
-            self._interrupt(outcome, int(frame.meta.get("grace_ms", 0)))
+            end = self.streams.close if frame.meta.get("reason") == "closed" else self._interrupt
+            end(outcome, int(frame.meta.get("grace_ms", 0)))
 
     def _release_results(self, call_id: bytes) -> None:
         for rank in self.ranks:
@@ -189,10 +209,12 @@ class Gang:
                 self.loop.want_write(rank.channel.fd, True)
         self.phase = "busy"
         self.counters.enter(Phase.BUSY, now)
-        self.spool.begin(call.id)
+        self.spool.begin(call.id, call.attempt)
+        self.streams.begin()
         self.memory.lend(call.id, frame.meta, len(self.ranks))
         close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
+        self.hang.begin()
         if call.timeout_ms:
             self.loop.at("timeout", now + call.timeout_ms, self._timed_out)
 
@@ -205,11 +227,20 @@ class Gang:
             self.tell(Frame(Kind.STARTED, running.id, {"busy_ms": elapsed}, flags=flags))
 
     def _timed_out(self) -> None:
-        self._interrupt(Outcome.TIMED_OUT, int(self.config.function.limits.grace_s * 1000))
+        grace_ms = int(self.config.function.limits.grace_s * 1000)
+        self.judging.look_first(lambda: self._interrupt(Outcome.TIMED_OUT, grace_ms))
+
+    def stalled(self, reason: str) -> None:
+        """Nothing goes on; "": it does again."""
+        self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "stalled", "reason": reason}))
+
+    def hung(self, error: ErrorInfo, states: list[RankState]) -> None:
+        self.judging.states = states
+        self.end(Why("hang", error=error, cause=error.cause), 0)
 
     def _interrupt(self, outcome: Outcome, grace_ms: int) -> None:
         error = telling.ended_by(outcome, "while it ran", self.config.node_id)
-        self._end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
+        self.end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
 
     def _replied(self, rank: RankProcess, frame: Frame) -> None:
         running = self.book.running
@@ -217,16 +248,18 @@ class Gang:
             close_fds(frame.fds)
             return
         ok = frame.kind is Kind.RESULT
+        if ok:
+            self.streams.replied(rank, frame)
         last = self.book.reply(Reply(rank.rank, ok, frame.meta, frame.body, frame.fds))
         if not ok:
             rank.exits = rank.exits or bool(frame.meta.get("exits"))
             self.evidence.add_failure(telling.failure_of_rank(frame, asked=self.ending.begun))
-        if self.ending.begun:
+        if self.ending.begun or self.judging.deciding:
             return
         if last:
             self._complete()
         elif not ok:
-            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self.judge)
+            self.judging.others()
 
     def _complete(self) -> None:
         if not self.book.failures():
@@ -259,7 +292,7 @@ class Gang:
             self.leftovers.after_success(self.ranks[0], self.ready_ms)
         spent = telling.spent(meta, replies)
         if spent is not None:
-            self._end(spent, 1000)
+            self.end(spent, 1000)
         else:
             self._hand_over()
 
@@ -268,7 +301,7 @@ class Gang:
         verdict = self.evidence.verdict(during="")
         self.evidence.forget()
         self.leftovers.after_failure(self.ranks[0], self.book.started_ms)
-        self._finished(call.id, self._failure_of(call.id, verdict, now))
+        self._finished(call.id, telling.failed(call.id, verdict, now - self.book.started_ms))
         self._idle(now)
         self.memory.forget(call.id, replies)
         self.spool.end()
@@ -282,7 +315,8 @@ class Gang:
 
     def _idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
-        for name in ("started", "timeout", "others"):
+        self.hang.end()
+        for name in ("started", "timeout", "others", LEFT):
             self.loop.cancel(name)
         self.phase = "ready"
         self.counters.enter(Phase.IDLE_WARM, now)
@@ -306,28 +340,14 @@ class Gang:
             self.tell_soon(frame, bool(self.book.queue))
         self.book.finish(Finished(frame))
 
-    def _failure_of(self, call_id: bytes, verdict: Verdict, now: int) -> Frame:
-        error = error_to_dict(verdict.error)
-        busy_ms = now - self.book.started_ms
-        return failure_frame(call_id, outcome=Outcome.FAILED, error=error, busy_ms=busy_ms, pickled=verdict.pickled)
-
     # ---- from ranks ----
 
     def rank_ready(self, rank: RankProcess, events: int) -> None:
         """The rank's socket has something, or room."""
-        channel = rank.channel
-        if events & WRITE:
-            channel.flush()
-            if not channel.wants_write:
-                self.loop.want_write(channel.fd, False)
-        if not events & ~WRITE:
-            return
-        try:
-            frames = channel.receive()
-        except ChannelClosedError:
-            self.loop.unwatch(channel.fd)
-            return
-        for frame in frames:
+        frames = served(self.loop, rank.channel, events)
+        if frames is None:
+            self.loop.unwatch(rank.channel.fd)
+        for frame in frames or ():
             self.from_rank(rank, frame)
 
     def pipe_ready(self, pipe: OutputPipe) -> None:
@@ -340,6 +360,8 @@ class Gang:
     def from_rank(self, rank: RankProcess, frame: Frame) -> None:
         """One frame of a rank, which may be dead already."""
         match frame.kind:
+            case Kind.ITEM:
+                self.streams.item(rank, frame)
             case Kind.RESULT | Kind.FAILURE if frame.id != NO_ID:
                 self._replied(rank, frame)
             case Kind.FAILURE:
@@ -362,6 +384,9 @@ class Gang:
         now = self.clock.monotonic_ms()
         if event == "started":
             rank.host_pid = int(frame.meta["pid"])
+            rank.started = True
+        elif event == "progress":
+            self.hang.marked()
         elif event == "context" and self.counters.phase is Phase.START:
             self.counters.enter(Phase.CONTEXT, now)
         elif event == "ready":
@@ -381,10 +406,10 @@ class Gang:
             self.book.give_back()
             self.memory.forget_call(running.id)
         if because:
-            self._end(Why(because), int(self.config.function.limits.grace_s * 1000))
+            self.end(Why(because), int(self.config.function.limits.grace_s * 1000))
             return
         self.evidence.add_failure(telling.terminated(rank.rank, "between calls", self.config.node_id))
-        self._judge_now()
+        self.judging.now()
 
     def _all_ready(self, now: int) -> None:
         self.loop.cancel("startup")
@@ -396,7 +421,7 @@ class Gang:
 
     def startup_timed_out(self) -> None:
         late = [r.rank for r in self.ranks if not r.ready]
-        self._end(telling.late_start(late, self.config), 0)
+        self.end(telling.late_start(late, self.config), 0)
 
     # ---- deaths and the end ----
 
@@ -408,43 +433,35 @@ class Gang:
 
     def judge(self) -> None:
         """Something failed: waits a little for a better explanation than a victim's, then ends the gang."""
-        if self.ending.begun:
-            return
-        if self.evidence.only_peers and len(self.evidence.failures) < len(self.ranks):
-            self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self._judge_now)
-        else:
-            self._judge_now()
+        self.judging.judge()
 
-    def _judge_now(self) -> None:
-        during = "before it was ready" if self.phase == "starting" else "between calls"
+    def during(self) -> str:
         if self.book.running is not None:
-            during = "before returning a result"
-        whole = len(self.config.members) == 1 and self.phase != "starting"
-        verdict = self.evidence.verdict(during=during, whole=whole)
-        grace_ms = 0
-        if any(r.exits for r in self.ranks) and len(self.ranks) == 1:
-            grace_ms = int(self.config.function.limits.grace_s * 1000)
-        error = verdict.error
-        why = Why("a rank failed", error=error, pickled=verdict.pickled, cause=error.cause, peer=verdict.peer)
-        self._end(why, grace_ms)
+            return "before returning a result"
+        return "before it was ready" if self.phase == "starting" else "between calls"
 
     def abandoned(self, grace_ms: int) -> None:
         """No agent came back."""
         text = f"no agent was there for {grace_ms} ms (disconnect_grace)"
-        self._end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
+        self.end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
 
-    def _end(self, why: Why, grace_ms: int) -> None:
-        if self.ended is not None:
+    def end(self, why: Why, grace_ms: int) -> None:
+        if self.ended is not None or self.judging.deciding:
             return
         if self.why is None:
             self.why = why
             self.counters.enter(Phase.TEARDOWN, self.clock.monotonic_ms())
             self.absence.over()
-            for name in ("startup", "started", "timeout", "others"):
-                self.loop.cancel(name)
-        self.phase = "ending"
+        self.freeze()
         self.lanes.close_all()
         self.ending.begin(grace_ms)
+
+    def freeze(self) -> None:
+        """Nothing begins any more, and no deadline but the end's own counts."""
+        self.phase = "ending"
+        self.hang.end()
+        for name in ("startup", "started", "timeout", "others", LEFT):
+            self.loop.cancel(name)
 
     def all_gone(self, clean: bool) -> None:
         """Nothing is left inside, or it cannot be killed: the report is written, then told."""
@@ -480,17 +497,3 @@ class Gang:
             never = telling.never_began(call.id, self.why, self.config)
             self.tell(never if call.told else telling.straight(never, call))
             self.book.outcomes[call.id] = Finished(never)
-
-    def _state(self) -> dict[str, Any]:
-        phase = self.phase if self.phase != "ending" else "busy" if self.book.running else "ready"
-        return {
-            "gang": self.config.gang_id,
-            "fence": self.config.fence,
-            "pids": [r.host_pid for r in self.ranks],
-            "phase": phase,
-            "ending": self.ending.begun,
-            "backend": self.backend,
-            "straight": True,
-            "counters": self.counters.snapshot(self.clock.monotonic_ms(), ended=self.ended is not None),
-            **telling.known_calls(self.book),
-        }

@@ -1,26 +1,29 @@
 """Ranks' output: from pipes to the spool file, as bytes. Ranks never wait for the disk's space or for a reader.
 
-A full disk or a spool above its limit drops output; a notice with the number of bytes takes its place once there is
-room, and the call's end record says that it is not complete.
+A full disk or a spool above its limit drops output. A gap record with the number of bytes takes its place as soon as
+there is room again, and the call's end record, which waits for room too, says that the output is not complete.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 
 from phalanx.core.clock import Clock
 from phalanx.core.frames import NO_ID
-from phalanx.core.logrecords import STDERR, LogEnd, LogRecord, encode, encode_end
+from phalanx.core.logrecords import LogEnd, LogMark, LogRecord, encode, encode_end, encode_mark
 
 READ_BYTES = 64 * 1024
 READS_PER_TURN = 8
 LAST_BYTES = 4096
 SPOOL_LIMIT_BYTES = 4 << 30
+_OWED_RECORDS = 4096
+"""Gap and end records that wait for room on a full disk; older ones are forgotten."""
 
 
 class Spool:
-    """Appends records to one file; output beyond ``limit_bytes`` is dropped, notices and end records are not."""
+    """Appends records to one file; output beyond ``limit_bytes`` is dropped, gap and end records are not."""
 
     def __init__(self, path: Path, clock: Clock, *, limit_bytes: int = SPOOL_LIMIT_BYTES) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -28,51 +31,90 @@ class Spool:
         self._limit_bytes = limit_bytes
         self._size = os.fstat(self._fd).st_size
         self._call = NO_ID
+        self._attempt = 1
         self._bytes_by_rank: dict[int, int] = {}
         self._complete = True
-        self._dropped: dict[int, int] = {}
+        self._gaps: dict[tuple[int, int], int] = {}
+        """Bytes of the present call, by rank and stream, that were dropped and are not told yet."""
+        self._owed: deque[bytes] = deque(maxlen=_OWED_RECORDS)
         self._last: dict[int, bytes] = {}
 
-    def begin(self, call: bytes) -> None:
+    def begin(self, call: bytes, attempt: int = 1) -> None:
         """From now on output belongs to ``call``."""
+        if self._gaps:
+            self._owe_gaps()
         self._call = call
+        self._attempt = attempt
         self._bytes_by_rank = {}
         self._complete = True
 
     def end(self, *, complete: bool = True) -> None:
-        """Writes the running call's end record, after a notice of what was dropped."""
+        """Writes the running call's end record, behind a record of what was dropped."""
         if self._call == NO_ID:
             return
-        self._tell_dropped()
+        self._owe_gaps()
         end = LogEnd(self._bytes_by_rank, complete and self._complete)
-        self._append(encode_end(end, call=self._call, wall_ms=self._clock.wall_ms()))
+        self._owed.append(encode_end(end, call=self._call, wall_ms=self._clock.wall_ms()))
+        self._pay()
         self.begin(NO_ID)
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Appends one piece of output, or counts it as dropped."""
+        if self._attempt > 1 and not self._bytes_by_rank:
+            self._owe(LogMark(attempt=self._attempt), rank)
         self._bytes_by_rank[rank] = self._bytes_by_rank.get(rank, 0) + len(data)
         self._last[rank] = (self._last.get(rank, b"") + data)[-LAST_BYTES:]
         fits = self._size + len(data) <= self._limit_bytes
-        if fits and self._dropped:
-            self._tell_dropped()
-        if not fits or not self._append(encode(LogRecord(stream, rank, self._clock.wall_ms(), self._call, data))):
-            self._dropped[rank] = self._dropped.get(rank, 0) + len(data)
+        if not fits or not self._settled() or not self._append(self._record(rank, stream, data)):
+            self._gaps[rank, stream] = self._gaps.get((rank, stream), 0) + len(data)
             self._complete = False
 
     def last_lines(self, rank: int) -> str:
         """Returns the end of what ``rank`` wrote, as text."""
         return self._last.get(rank, b"").decode("utf-8", "replace")
 
+    @property
+    def written(self) -> int:
+        """Bytes that the present call has written."""
+        return sum(self._bytes_by_rank.values())
+
+    def note(self, rank: int, text: str) -> None:
+        """Puts a line of the platform's own among what ``rank`` wrote; it counts as nobody's output."""
+        self._owe(LogMark(note=text), rank)
+        self._pay()
+
     def close(self) -> None:
-        self._tell_dropped()
+        self._owe_gaps()
+        self._pay()
         os.close(self._fd)
 
-    def _tell_dropped(self) -> None:
-        for rank, count in list(self._dropped.items()):
-            text = f"\n[phalanx] {count} bytes of output were dropped: the node's disk or the log limit is full\n"
-            record = LogRecord(STDERR, rank, self._clock.wall_ms(), self._call, text.encode())
-            if self._append(encode(record)):
-                del self._dropped[rank]
+    def _record(self, rank: int, stream: int, data: bytes) -> bytes:
+        return encode(LogRecord(stream, rank, self._clock.wall_ms(), self._call, data))
+
+    def _settled(self) -> bool:
+        """Says whether output may follow: what is missing before it has been told."""
+        if not self._gaps and not self._owed:
+            return True
+        if not self._pay():
+            return False
+        self._owe_gaps()
+        return self._pay()
+
+    def _owe_gaps(self) -> None:
+        for (rank, stream), count in self._gaps.items():
+            self._owe(LogMark(gap=count, stream=stream), rank)
+        self._gaps.clear()
+
+    def _owe(self, mark: LogMark, rank: int) -> None:
+        self._owed.append(encode_mark(mark, rank=rank, call=self._call, wall_ms=self._clock.wall_ms()))
+
+    def _pay(self) -> bool:
+        """Writes what is owed; False where there is no room for it."""
+        while self._owed:
+            if not self._append(self._owed[0]):
+                return False
+            self._owed.popleft()
+        return True
 
     def _append(self, record: bytes) -> bool:
         """Writes the whole record or nothing."""

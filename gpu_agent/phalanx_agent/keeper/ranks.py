@@ -32,16 +32,27 @@ class RankProcess:
     channel: Channel
     pipes: list[OutputPipe]
     stack_path: Path
+    look_fd: int = -1
+    """Where its reader is asked for its collectives."""
     alive: bool = True
+    started: bool = False
+    """Its stack can be asked for."""
     ready: bool = False
     exits: bool = False
     """It said that it is about to exit."""
     loaned_slots: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
 
+    dumped_to: int = 0
+    """So much of its stack file was asked for."""
+
     def stack(self) -> str:
-        """Returns what a crash or a dump left in its stack file."""
+        """Returns what a crash left in its stack file."""
+        return self.dump_from(self.dumped_to)
+
+    def dump_from(self, offset: int) -> str:
+        """Returns what its stack file holds from ``offset`` on, of much the end."""
         try:
-            return self.stack_path.read_bytes()[-_STACK_BYTES:].decode("utf-8", "replace")
+            return self.stack_path.read_bytes()[offset:][-_STACK_BYTES:].decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -65,6 +76,7 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+    looks, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     out_reading, out_writing = os.pipe()
     err_reading, err_writing = os.pipe()
     stack_path = nest.gang_dir / f"rank{config.member.first_rank + local_rank}.stack"
@@ -73,6 +85,7 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
         config=config,
         local_rank=local_rank,
         socket_fd=theirs.fileno(),
+        look_fd=reader.fileno(),
         stdout_fd=out_writing,
         stderr_fd=err_writing,
         listen_fd=nest.listen_fd if config.member.first_rank + local_rank == 0 else -1,
@@ -85,6 +98,7 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
     if pid == 0:
         nest.rank_main(setup)
     theirs.close()
+    reader.close()
     for fd in (out_writing, err_writing, stack_fd):
         os.close(fd)
     rank = setup.rank
@@ -92,7 +106,7 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
         OutputPipe(out_reading, rank=rank, stream=STDOUT),
         OutputPipe(err_reading, rank=rank, stream=STDERR),
     ]
-    return RankProcess(rank, pid, pid, Channel(ours), pipes, stack_path)
+    return RankProcess(rank, pid, pid, Channel(ours), pipes, stack_path, looks.detach())
 
 
 def reap() -> list[tuple[int, int, int]]:

@@ -14,6 +14,8 @@ from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.states import Cause
 
 _LAST_WORDS = 200
+_MISMATCH = "Is there a distributed collective mismatch in your code?"
+"""What gloo says before it aborts a rank that was sent more than it waits for."""
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 )
@@ -31,6 +33,11 @@ class Death:
     last_lines: str
     out_of_memory: bool = False
     """The kernel's own count of out-of-memory kills rose while it ran."""
+
+    @property
+    def is_mismatch(self) -> bool:
+        """The collective library ended it for what another rank, or it itself, did in a collective."""
+        return self.signal == signal.SIGABRT and _MISMATCH in self.last_lines
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,6 +94,11 @@ class Evidence:
         """True while nothing but victims is known."""
         return all(isinstance(item, Failure) and item.peer for item in self.order)
 
+    @property
+    def only_mismatches(self) -> bool:
+        """True while ranks failed in collectives only, and none went away for a reason of its own."""
+        return all(item.is_mismatch if isinstance(item, Death) else item.peer for item in self.order)
+
     def verdict(self, *, during: str, whole: bool = False) -> Verdict:
         """Names the first event that no peer explains. ``during`` ends the sentence about a death.
 
@@ -94,9 +106,13 @@ class Evidence:
         """
         for item in self.order:
             if isinstance(item, Death):
-                return self._of_death(item, during)
-            if not item.peer:
+                if not item.is_mismatch:
+                    return self._of_death(item, during)
+            elif not item.peer:
                 return self._of_failure(item, item.error.rank)
+        for item in self.order:
+            if isinstance(item, Death):
+                return self._of_death(item, during)
         for item in self.order:
             if isinstance(item, Failure):
                 return self._of_failure(item, item.error.rank) if whole else self._of_victim(item)

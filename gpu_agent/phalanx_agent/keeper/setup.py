@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx_agent.gang_config import GangConfig
+
+STACK_SIGNAL = signal.SIGRTMAX - 2
+"""Dumps all stacks into the rank's stack file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +22,7 @@ class RankSetup:
     config: GangConfig
     local_rank: int
     socket_fd: int
+    look_fd: int
     stdout_fd: int
     stderr_fd: int
     listen_fd: int

@@ -14,7 +14,7 @@ from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause, Outcome
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame
-from phalanx_agent.keeper.report import Death, Failure, error_from_dict, error_to_dict
+from phalanx_agent.keeper.report import Death, Failure, Verdict, error_from_dict, error_to_dict
 
 
 @dataclass(slots=True)
@@ -85,6 +85,12 @@ def late_start(late: list[int], config: GangConfig) -> Why:
     text = f"ranks {late} were not ready within startup_timeout={seconds:g} s: raise it, or see the ranks' output"
     error = ErrorInfo(cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=text, node_id=config.node_id)
     return Why("startup timeout", error=error, cause=Cause.TIMEOUT)
+
+
+def failed(call_id: bytes, verdict: Verdict, busy_ms: int) -> Frame:
+    """Returns the FAILURE of a call after which the gang stays."""
+    error = error_to_dict(verdict.error)
+    return failure_frame(call_id, outcome=Outcome.FAILED, error=error, busy_ms=busy_ms, pickled=verdict.pickled)
 
 
 def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int) -> Frame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import os
 from collections.abc import Callable, Coroutine
@@ -10,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phalanx.context import CancelledSignal, Context, install
-from phalanx.core.errors import NotBuiltError
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.remote_errors import describe
 from phalanx.core.serialization import Packed, pack, unpack
 from phalanx.core.states import Cause
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.report import error_to_dict
-from phalanx_agent.worker import group, outcomes
+from phalanx_agent.worker import group, outcomes, streams
 from phalanx_agent.worker.guard import ProcessState, flush_streams, say
 from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
@@ -33,20 +33,13 @@ class Callee:
     function: Callable[..., Any]
 
 
-def refuse_unbuilt(function: Callable[..., Any], name: str) -> None:
-    """Raises NotBuiltError for generator functions."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise NotBuiltError(
-            f"function {name!r} is a generator and streams are not built yet: collect the items in a list and return it"
-        )
-
-
 @dataclass(slots=True)
 class _Ran:
     """How the user's function ended."""
 
     value: Any = None
     error: BaseException | None = None
+    flow: streams.Flow | None = None
 
 
 @dataclass(slots=True)
@@ -111,15 +104,27 @@ class Server:
         """Two nets: the stop exception may come at any instruction, also between the user's return and ours."""
         try:
             args, kwargs = unpack(self.arguments.open(frame))
+            flow = self._flow(frame) if self.config.function.streams else None
             self.stop.user()
-            value = self.callee.function(*args, **kwargs)
-            if inspect.iscoroutine(value):
-                value = self._run_coroutine(value)
+            value = contextvars.copy_context().run(self._call_user, flow, args, kwargs)
             self.stop.where = Where.PLATFORM
-            return _Ran(value)
+            return _Ran(value, flow=flow)
         except BaseException as e:  # noqa: BLE001  the user's boundary: everything is reported
             self.stop.where = Where.PLATFORM
             return _Ran(error=e)
+
+    def _flow(self, frame: Frame) -> streams.Flow:
+        sends = self.context.rank == 0 or self.config.function.returns == "all"
+        return streams.Flow(self.link, self.stop, frame, sends=sends, alone=self.config.world_size == 1)
+
+    def _call_user(self, flow: streams.Flow | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In a copy of the context: what a call sets there, the next one does not see."""
+        value = self.callee.function(*args, **kwargs)
+        if inspect.iscoroutine(value):
+            value = self._run_coroutine(value)
+        if flow is None:
+            return value
+        return streams.run(flow, value, self._run_coroutine, name=self.config.function.name)
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         async def run() -> Any:
@@ -143,6 +148,9 @@ class Server:
             self._fail(call, e)
             return
         body, meta, fds = self.results.body(packed)
+        if ran.flow is not None:
+            self.results.release(ran.flow.released)
+            meta |= {"items": ran.flow.window.made} | ({"closed": True} if ran.flow.closed else {})
         ran.value = None
         del packed
         released = self.arguments.take_back() if self.arguments.lent else []

@@ -50,6 +50,20 @@ class Link:
             self._ready.extend(self._assembler.feed(data, fds))
         return self._ready.popleft()
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def has_frames(self) -> bool:
+        """Some have been read and not been received."""
+        return bool(self._ready)
+
+    def receive_all(self) -> list[Frame]:
+        """Returns every frame that is here; waits for one where there is none. Raises KeeperGoneError."""
+        frames = [self.receive(), *self._ready]
+        self._ready.clear()
+        return frames
+
     def send(self, frame: Frame) -> None:
         if os.getpid() != self._pid:
             return

@@ -1,7 +1,7 @@
 """A rank, from its fork to its end: become what the function asked for, join the group, then run calls one by one.
 
-The main thread runs user code; nothing of the platform runs beside it. Whatever user code does, exactly one reply goes
-out per call, and only from the process that was forked as the rank.
+The main thread runs user code; beside it, where there is a group, sleeps the recorder's reader. Whatever user code
+does, exactly one reply goes out per call, and only from the process that was forked as the rank.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ from phalanx.loader import load_callable
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.namespaces import die_with_parent
 from phalanx_agent.keeper.report import error_to_dict
-from phalanx_agent.keeper.setup import RankSetup
-from phalanx_agent.worker import cuda, group, limits, outcomes
-from phalanx_agent.worker.calls import Callee, Server, refuse_unbuilt
+from phalanx_agent.keeper.setup import STACK_SIGNAL, RankSetup
+from phalanx_agent.worker import cuda, group, limits, outcomes, recorder
+from phalanx_agent.worker.calls import Callee, Server
 from phalanx_agent.worker.guard import ProcessState, close_all_but, flush_streams, move_high, open_stream
 from phalanx_agent.worker.link import KeeperGoneError, Link
 from phalanx_agent.worker.markers import Markers
 from phalanx_agent.worker.node_view import NodeView
 from phalanx_agent.worker.signals import Stop, StopIdleError
-
-STACK_SIGNAL = signal.SIGRTMAX - 2
-"""Dumps all stacks into the rank's stack file."""
 
 
 def run_rank(setup: RankSetup) -> NoReturn:
@@ -59,6 +56,7 @@ class _Fds:
     """The rank's descriptors at high numbers. ``streams`` are copies of 0, 1, 2."""
 
     socket: int
+    look: int
     listen: int
     stack: int
     streams: tuple[int, int, int]
@@ -111,6 +109,8 @@ class _Rank:
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
         joined = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
+        if config.world_size > 1 and joined.backend:
+            recorder.start(self._fds.look)
         verified = self._verify(joined.backend, device) if joined.verifies else None
         limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)
@@ -123,7 +123,6 @@ class _Rank:
         data = Path(config.callable_path).read_bytes()
         bundle = Path(config.bundle_dir) if config.bundle_dir else None
         function = load_callable(data, bundle_dir=bundle)
-        refuse_unbuilt(function, config.function.name)
         return Callee(function)
 
     def _verify(self, backend: str, device: str) -> Verified | None:
@@ -193,6 +192,7 @@ class _Rank:
         group.advertise(config, self._setup.rank, self._setup.local_rank)
         os.environ.update(self._equipment.environment)
         os.environ.update(dict(config.function.env.variables))
+        recorder.prepare_environment()
 
     def _progress(self, step: int, total: int) -> None:
         self._event("progress", step=int(step), total=int(total))
@@ -215,16 +215,16 @@ def _take_descriptors(setup: RankSetup) -> _Fds:
         host_pid = int(os.readlink("self", dir_fd=setup.host_proc_fd))
     except OSError:
         host_pid = os.getpid()
-    socket_fd, stack_fd = move_high(setup.socket_fd), move_high(setup.stack_fd)
+    socket_fd, look_fd, stack_fd = (move_high(fd) for fd in (setup.socket_fd, setup.look_fd, setup.stack_fd))
     listen_fd = move_high(setup.listen_fd) if setup.listen_fd >= 0 else -1
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (setup.stdout_fd, 1), (setup.stderr_fd, 2)):
         os.dup2(source, target)
     streams = (move_high(null), move_high(setup.stdout_fd), move_high(setup.stderr_fd))
-    close_all_but({0, 1, 2, socket_fd, stack_fd, listen_fd, *streams})
+    close_all_but({0, 1, 2, socket_fd, look_fd, stack_fd, listen_fd, *streams})
     sys.stdin, sys.stdout, sys.stderr = open_stream(0), open_stream(1), open_stream(2)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # pyright: ignore[reportConstantRedefinition]
-    return _Fds(socket_fd, listen_fd, stack_fd, streams, host_pid)
+    return _Fds(socket_fd, look_fd, listen_fd, stack_fd, streams, host_pid)
 
 
 def _reset_inherited(stack_fd: int) -> None:

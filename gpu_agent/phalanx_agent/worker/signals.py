@@ -36,6 +36,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = False
+        self.told = False
+        """User code has been interrupted, once."""
         self.where = Where.PLATFORM
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -56,6 +58,12 @@ class Stop:
         if self.requested:
             raise StopIdleError
 
+    def resume_user(self) -> None:
+        """User code goes on, in the middle of a call. A request that came meanwhile interrupts it now."""
+        self.where = Where.USER
+        if self.requested and not self.told:
+            self._interrupt()
+
     def cancels_task(self, loop: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None) -> None:
         """While a coroutine runs, the request cancels its task instead."""
         self._loop, self._task = loop, task
@@ -65,8 +73,11 @@ class Stop:
         again, self.requested = self.requested, True
         if self.where is Where.IDLE:
             raise StopIdleError
-        if self.where is not Where.USER or again:
-            return
+        if self.where is Where.USER and not again:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.told = True
         if self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
         else:

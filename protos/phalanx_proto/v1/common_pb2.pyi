@@ -22,7 +22,7 @@ class Resources(_message.Message):
     def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying")
+    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying", "hang_timeout_s")
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     STARTUP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class Limits(_message.Message):
     SCALEDOWN_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     RETRYING_FIELD_NUMBER: _ClassVar[int]
+    HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     startup_timeout_s: float
     grace_s: float
@@ -37,7 +38,8 @@ class Limits(_message.Message):
     scaledown_window_s: float
     retries: int
     retrying: Retrying
-    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ...) -> None: ...
+    hang_timeout_s: float
+    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., hang_timeout_s: _Optional[float] = ...) -> None: ...
 
 class Retrying(_message.Message):
     __slots__ = ("backoff", "initial_delay_s", "max_delay_s", "retry_on")
@@ -96,7 +98,7 @@ class CodeRef(_message.Message):
     def __init__(self, callable_blob: _Optional[str] = ..., bundle_blob: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class FunctionSpec(_message.Message):
-    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns")
+    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     APP_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class FunctionSpec(_message.Message):
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     module: str
     app: str
@@ -117,7 +120,8 @@ class FunctionSpec(_message.Message):
     backend: str
     launch: str
     returns: str
-    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ...) -> None: ...
+    streams: bool
+    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ...) -> None: ...
 
 class Body(_message.Message):
     __slots__ = ("data", "blob", "size")

@@ -20,6 +20,7 @@ from phalanx.cli.folding import Folded
 from phalanx.cli.problem import Problem, problem_of
 from phalanx.cli.tables import fitted_table, plain_table
 from phalanx.core.messages import ErrorInfo
+from phalanx.terminal_text import harmless
 
 _NO_ERROR = ErrorInfo()
 _ERASE_LINE = "\r\x1b[2K"
@@ -76,7 +77,16 @@ class Screen:
         if colour:
             shade = palette.rank_colour(line.ranks[0]) if len(line.ranks) == 1 else palette.FAINT
             prefix = palette.paint(prefix, shade, truecolour=self._truecolour)
-        self._above_status(stream, f"{prefix} {line.text}")
+        self._above_status(stream, f"{prefix} {harmless(line.text, colours=colour)}")
+
+    def raw(self, data: bytes) -> None:
+        """Bytes as they are, on standard output."""
+        buffer = getattr(self._out, "buffer", None)
+        if buffer is None:
+            self._write(self._out, data.decode(errors="replace"))
+        else:
+            buffer.write(data)
+            buffer.flush()
 
     def state(self, word: str) -> str:
         """Returns a state as icon, word and colour for a line of notes."""

@@ -16,6 +16,7 @@ PhalanxError
     ├── RemoteError             user code raised; the user's own type is raised where it can be
     ├── RankDiedError           a rank ended by signal, exit or out-of-memory
     ├── CallTimeoutError        the function's own time limit               (also TimeoutError)
+    ├── GangHangError           nothing went on for its ``hang_timeout``   (also TimeoutError)
     ├── CallCancelledError
     ├── OutOfMemoryError        a limit or the machine's memory was reached (also MemoryError)
     ├── PoisonError             it ended three gangs
@@ -132,6 +133,10 @@ class RankDiedError(CallError):
 
 class CallTimeoutError(CallError, TimeoutError):
     code = "CALL-TIMEOUT"
+
+
+class GangHangError(CallError, TimeoutError):
+    code = "GANG-HANG"
 
 
 class CallCancelledError(CallError):

@@ -41,7 +41,15 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     FOLLOW    client → agent          ticket, call, offset
     LOG       agent → client          rank, node, stream, at_ms, offset                body = bytes
     END       agent → client          bytes_by_rank, complete
+    ITEM      rank → keeper → agent → client   n, fds, parts      the stream's item number n, from 0; body = envelope
+    CREDIT    client → agent → keeper → rank   taken              so many items of the stream have been taken; the first
+                                                                  one makes its sender the reader of a held stream
+    LOOK      keeper, client → agent → keeper   full, ticket, call     where ranks stand: of other nodes, or of a call
+    SEEN      keeper → agent → keeper, client   ranks, signs           answers the LOOK of the same id
     PING/PONG either way
+
+A CALL with ``held`` to a generator function makes nothing before a CREDIT comes. CANCEL with the reason "closed" says
+that the reader has left: RESULT then has ``closed``, unless the generator had ended before.
 """
 
 from __future__ import annotations
@@ -95,6 +103,10 @@ class Kind(IntEnum):
     PONG = 23
     LANE = 24
     BLAME = 25
+    LOOK = 30
+    SEEN = 31
+    ITEM = 26
+    CREDIT = 27
 
 
 _KINDS = {int(k): k for k in Kind}

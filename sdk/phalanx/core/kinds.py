@@ -20,6 +20,7 @@ _BY_CAUSE: dict[Cause, type[CallError]] = {
     Cause.USER_EXCEPTION: RemoteError,
     Cause.OUT_OF_MEMORY: errors.OutOfMemoryError,
     Cause.TIMEOUT: errors.CallTimeoutError,
+    Cause.HANG: errors.GangHangError,
     Cause.INFRASTRUCTURE: errors.RankDiedError,
     Cause.PREEMPTED: errors.RankDiedError,
     Cause.POISON: errors.PoisonError,

@@ -4,8 +4,10 @@ A record is a fixed 31-byte header and the bytes as the rank wrote them, whole l
 
     u32 data bytes | u8 stream | u16 rank | u64 wall ms | 16 bytes call id (NO_ID outside calls) | data
 
-``stream`` is 1 for stdout, 2 for stderr, and 0 for the platform's own end record, whose data is a JSON object
-``{"bytes_by_rank": {"0": 12, …}, "complete": true}``: with it a reader can tell that nothing is missing.
+``stream`` is 1 for stdout and 2 for stderr. The platform's own records hold a JSON object: 0 is an attempt's end,
+``{"bytes_by_rank": {"0": 12, …}, "complete": true}``, with which a reader can tell that nothing is missing; 3 is a mark
+among the output, ``{"attempt": 2}`` before the first output of an attempt after the first, ``{"gap": 4096, "stream": 1}``
+where so many bytes of that rank could not be kept, or ``{"note": "…"}``, a line of the platform's own.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ HEADER_BYTES = _HEADER.size
 END = 0
 STDOUT = 1
 STDERR = 2
+MARK = 3
 _SILENT_END = b'{"bytes_by_rank":{},"complete":true}'
 """Most short calls write nothing."""
 MAX_DATA_BYTES = 1 << 24
@@ -51,6 +54,16 @@ class LogEnd:
     complete: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """Either the number of the attempt that what follows belongs to, bytes of one stream that are missing, or a note."""
+
+    attempt: int = 0
+    gap: int = 0
+    stream: int = STDERR
+    note: str = ""
+
+
 def encode(record: LogRecord) -> bytes:
     """Returns the record as it stands in a spool. Raises struct.error where a number does not fit."""
     head = _HEADER.pack(len(record.data), record.stream, record.rank, record.wall_ms, record.call)
@@ -76,6 +89,30 @@ def parse_end(record: LogRecord) -> LogEnd:
         raise RecordError(f"not an end record: {e}") from e
 
 
+def encode_mark(mark: LogMark, *, rank: int, call: bytes, wall_ms: int) -> bytes:
+    """Returns the mark as a record."""
+    value: dict[str, int | str] = {"attempt": mark.attempt}
+    if mark.gap:
+        value = {"gap": mark.gap, "stream": mark.stream}
+    elif mark.note:
+        value = {"note": mark.note}
+    return encode(LogRecord(MARK, rank, wall_ms, call, json.dumps(value, separators=(",", ":")).encode()))
+
+
+def parse_mark(data: bytes | bytearray | memoryview) -> LogMark:
+    """Reads a mark's data. Raises RecordError on anything else."""
+    try:
+        value = json.loads(bytes(data))
+        return LogMark(
+            attempt=int(value.get("attempt", 0)),
+            gap=int(value.get("gap", 0)),
+            stream=int(value.get("stream", STDERR)),
+            note=str(value.get("note", "")),
+        )
+    except (ValueError, TypeError, AttributeError) as e:
+        raise RecordError(f"not a mark: {e}") from e
+
+
 def decode(data: bytes | bytearray | memoryview, *, offset: int = 0) -> Iterator[tuple[LogRecord, int]]:
     """Yields each whole record from ``offset`` on, with the offset just behind it; a torn last record is left out.
 
@@ -85,7 +122,7 @@ def decode(data: bytes | bytearray | memoryview, *, offset: int = 0) -> Iterator
     end = len(view)
     while end - offset >= HEADER_BYTES:
         size, stream, rank, wall_ms, call = _HEADER.unpack_from(view, offset)
-        if size > MAX_DATA_BYTES or stream > STDERR:
+        if size > MAX_DATA_BYTES or stream > MARK:
             raise RecordError(f"no record at byte {offset}: length {size}, stream {stream}")
         start = offset + HEADER_BYTES
         if start + size > end:

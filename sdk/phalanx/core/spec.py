@@ -101,6 +101,7 @@ _TIME_LIMITS = (
     "grace_s",
     "disconnect_grace_s",
     "scaledown_window_s",
+    "hang_timeout_s",
 )
 
 
@@ -115,6 +116,8 @@ class Limits:
     scaledown_window_s: float = 60
     retries: int = 0
     retrying: Retrying = field(default_factory=Retrying)
+    hang_timeout_s: float = 0
+    """How long nothing of a call may go on before its gang is ended."""
 
     def __post_init__(self) -> None:
         _as_floats(self, *_TIME_LIMITS)
@@ -169,6 +172,8 @@ class FunctionSpec:
     backend: str = "auto"
     launch: str = "per_gpu"
     returns: str = "rank0"
+    streams: bool = False
+    """It is a generator function: its calls are streams, with one reader each, and are never run twice."""
 
     def __post_init__(self) -> None:
         for field_name, value, legal in (
@@ -190,6 +195,10 @@ class FunctionSpec:
             del values["resources"]["node"]
         if self.limits.retrying == Retrying():
             del values["limits"]["retrying"]
+        if not self.limits.hang_timeout_s:
+            del values["limits"]["hang_timeout_s"]
+        if not self.streams:
+            del values["streams"]
         text = json.dumps(values, sort_keys=True, default=list)
         return "f-" + hashlib.sha256(text.encode()).hexdigest()[:26]
 

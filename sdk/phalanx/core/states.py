@@ -80,11 +80,12 @@ class Phase(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why an attempt did not succeed. Retries are counted by cause; only the first three eat the user's."""
+    """Why an attempt did not succeed. Retries are counted by cause; only the first four eat the user's."""
 
     USER_EXCEPTION = "user_exception"
     OUT_OF_MEMORY = "out_of_memory"
     TIMEOUT = "timeout"
+    HANG = "hang"
     INFRASTRUCTURE = "infrastructure"
     PREEMPTED = "preempted"
     POISON = "poison"
@@ -92,7 +93,7 @@ class Cause(StrEnum):
 
     @property
     def eats_user_retries(self) -> bool:
-        return self in (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY, Cause.TIMEOUT)
+        return self in (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY, Cause.TIMEOUT, Cause.HANG)
 
 
 class Outcome(StrEnum):

@@ -1,0 +1,186 @@
+"""Looks at ranks from outside: where their threads stand, and what torch recorded of their collectives.
+
+The stack comes through a signal that faulthandler serves in C, so also where a rank holds the interpreter or sits in
+a collective. The record comes from the rank's one reader, or not in time. A look never waits: it is told by a
+callback, when all have answered or at its deadline, of whoever did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phalanx.core import stacks
+from phalanx.core.clock import Clock
+from phalanx.core.collectives import Collective, RankState
+from phalanx.core.stacks import main_thread
+from phalanx_agent.keeper.loop import Loop
+from phalanx_agent.keeper.ranks import RankProcess
+from phalanx_agent.keeper.setup import STACK_SIGNAL
+
+_LOOK_AGAIN_MS = 10
+_MAX_UNANSWERED = 4
+_ANSWER_BYTES = 1 << 16
+_AGENT = Path(__file__).resolve().parents[1]
+_PLATFORM = (f"{_AGENT}/", f"{Path(stacks.__file__).resolve().parents[1]}/", "<frozen ")
+_CALLER = f"{_AGENT / 'worker' / 'calls.py'}"
+
+Told = Callable[[list[RankState]], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """One look under way. ``sizes``: of stack files, before the signal and at the last look at them."""
+
+    number: int
+    full: bool
+    until_ms: int
+    told: Told
+    asked: set[int] = field(default_factory=set[int])
+    records: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    dumps: dict[int, str] = field(default_factory=dict[int, str])
+    over: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return self.asked <= self.records.keys() and not self.sizes
+
+
+@dataclass(slots=True)
+class Looker:
+    """For one gang's ranks on this node. ``replied`` says which of them have answered the call that runs."""
+
+    loop: Loop
+    clock: Clock
+    ranks: list[RankProcess]
+    node_id: str
+    replied: Callable[[], frozenset[int]]
+    _open: dict[int, _Look] = field(default_factory=dict[int, _Look])
+    _unanswered: dict[int, deque[_Look]] = field(default_factory=dict[int, deque[_Look]])
+    _count: int = 0
+
+    def watch(self) -> None:
+        """Begins to hear the ranks' readers."""
+        for rank in self.ranks:
+            if rank.look_fd >= 0:
+                os.set_blocking(rank.look_fd, False)
+                self._unanswered[rank.rank] = deque()
+                self.loop.watch(rank.look_fd, lambda _, r=rank: self._answered(r))
+
+    def look(self, told: Told, *, full: bool, within_ms: int) -> None:
+        """Asks every living rank; with ``full`` also for its last collectives and its stack."""
+        self._count += 1
+        look = _Look(self._count, full, self.clock.monotonic_ms() + within_ms, told)
+        self._open[look.number] = look
+        for rank in self.ranks:
+            if rank.alive:
+                self._ask(rank, look)
+        self._step(look)
+
+    def _ask(self, rank: RankProcess, look: _Look) -> None:
+        waiting = self._unanswered.get(rank.rank)
+        if waiting is not None and rank.ready and len(waiting) < _MAX_UNANSWERED:
+            try:
+                os.write(rank.look_fd, b"f" if look.full else b"l")
+            except OSError:
+                return
+            waiting.append(look)
+            look.asked.add(rank.rank)
+        if look.full and rank.started:
+            look.sizes[rank.rank] = (_size(rank.stack_path), -1)
+            os.kill(rank.pid, STACK_SIGNAL)
+
+    def _answered(self, rank: RankProcess) -> None:
+        waiting = self._unanswered[rank.rank]
+        while True:
+            try:
+                data = os.read(rank.look_fd, _ANSWER_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data or not waiting:
+                self.loop.unwatch(rank.look_fd)
+                del self._unanswered[rank.rank]
+                for look in waiting:
+                    look.asked.discard(rank.rank)
+                return
+            look = waiting.popleft()
+            look.records[rank.rank] = _read(data)
+            self._step(look)
+
+    def _step(self, look: _Look) -> None:
+        """Goes on with a look: reads stacks that are whole, and tells when there is nothing left to wait for."""
+        if look.over:
+            return
+        late = self.clock.monotonic_ms() >= look.until_ms
+        for rank in self.ranks:
+            if rank.rank in look.sizes:
+                self._read_stack(rank, look, late=late)
+        if not (look.complete or late):
+            due = min(self.clock.monotonic_ms() + _LOOK_AGAIN_MS, look.until_ms) if look.sizes else look.until_ms
+            self.loop.at(f"look {look.number}", due, lambda: self._step(look))
+            return
+        look.over = True
+        del self._open[look.number]
+        self.loop.cancel(f"look {look.number}")
+        look.told(self._states(look))
+
+    def _read_stack(self, rank: RankProcess, look: _Look, *, late: bool) -> None:
+        before, last = look.sizes[rank.rank]
+        size = _size(rank.stack_path)
+        if size > before and (size == last or late):
+            look.dumps[rank.rank] = rank.dump_from(before)
+            rank.dumped_to = max(rank.dumped_to, size)
+        if late or not rank.alive or rank.rank in look.dumps:
+            del look.sizes[rank.rank]
+        else:
+            look.sizes[rank.rank] = (before, size)
+
+    def _states(self, look: _Look) -> list[RankState]:
+        replied = self.replied()
+        return [
+            RankState(
+                rank=rank.rank,
+                node_id=self.node_id,
+                pid=rank.host_pid,
+                alive=rank.alive,
+                replied=rank.rank in replied,
+                places=main_thread(look.dumps.get(rank.rank, ""), caller=_CALLER, without=_PLATFORM),
+                **look.records.get(rank.rank, {}),
+            )
+            for rank in self.ranks
+        ]
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """The rank may be under any code's control: what does not fit says nothing."""
+    try:
+        value = json.loads(data)
+        return {
+            "answered": True,
+            "entered": {str(g): int(n) for g, n in value["entered"].items()},
+            "completed": {str(g): int(n) for g, n in value["completed"].items()},
+            "last": tuple(Collective(**c) for c in value["last"]),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def stack_text(state: RankState) -> str:
+    """Returns the main thread's stack as a traceback prints it, the innermost frame last."""
+    lines = [f'  File "{p.file}", line {p.line}, in {p.function}' for p in reversed(state.places)]
+    return "\n".join(["Stack (most recent call last):", *lines]) if lines else ""
