@@ -62,6 +62,15 @@ _OPTIONS: tuple[tuple[str, str | int], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class CallInput:
+    """``args`` without data and blob: the cell never had them, as those of direct calls, or they have expired."""
+
+    function: FunctionSpec
+    args: Body
+    gang_id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFabric:
     """``is_set``: somebody told the cell. ``absent``: nodes that the fabric names and that have not joined."""
@@ -233,6 +242,13 @@ class Client:
     def log_sources(self, call_id: str) -> tuple[LogSource, ...]:
         answer = self._unary("GetLogSources", control_pb2.CallId(call_id=call_id))
         return tuple(wire.from_proto(LogSource, s) for s in answer.sources)
+
+    def call_input(self, call_id: str, *, function_id: str = "") -> CallInput:
+        """Returns what a call ran with, or the function of that id alone. Raises NotFoundError."""
+        request = control_pb2.CallInputRequest(call_id=call_id, function_id=function_id)
+        answer = self._unary("GetCallInput", request)
+        args = wire.from_proto(Body, answer.args)
+        return CallInput(wire.from_proto(FunctionSpec, answer.function), args, answer.gang_id)
 
     # ---- the cluster ----
 

@@ -17,7 +17,7 @@ from phalanx.core.views import CallView
 from phalanx_control.service.ports import BodyReader, ControllerPort
 from phalanx_control.service.queries import Found, Pictures, Queries
 from phalanx_control.service.watch import ChangeHub
-from phalanx_control.state.model import BodyRef
+from phalanx_control.state.model import BodyRef, Call
 
 LOOK_EVERY_S = 0.1
 LOOK_WAITING_S = 1.0
@@ -46,6 +46,10 @@ class Follower:
         if call.error_body.key:
             error = replace(error, pickled=(await self._body(call.error_body)).data)
         return replace(view, result=await self._body(call.result), error=error)
+
+    async def arguments(self, call: Call) -> Body:
+        """Returns what a call was submitted with; neither data nor blob for a direct one, or where it has expired."""
+        return await self._body(call.args)
 
     async def follow(self, call_id: str) -> AsyncIterator[CallView]:
         """Yields the present view, one at each change, and the terminal one last. Raises NotFoundError."""

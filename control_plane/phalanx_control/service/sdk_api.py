@@ -141,6 +141,16 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         sources = await self._directory.log_sources(found.state, found.call, caller().owner)
         return control_pb2.LogSources(sources=[wire.to_proto(source) for source in sources])
 
+    async def GetCallInput(self, request: control_pb2.CallInputRequest, context: Any) -> control_pb2.CallInput:
+        if not request.call_id:
+            return control_pb2.CallInput(function=wire.to_proto(self._queries.function(request.function_id).spec))
+        call = (await self._queries.find(request.call_id)).call
+        function = self._queries.function(call.function_id)
+        args = await self._follower.arguments(call)
+        return control_pb2.CallInput(
+            function=wire.to_proto(function.spec), args=wire.to_proto(args), gang_id=call.gang_id
+        )
+
     # ---- the cluster ----
 
     async def ListNodes(self, request: control_pb2.Empty, context: Any) -> control_pb2.NodeList:

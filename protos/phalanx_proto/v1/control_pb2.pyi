@@ -277,6 +277,24 @@ class CallView(_message.Message):
     idempotency_key: str
     def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ..., parent: _Optional[str] = ..., retries: _Optional[int] = ..., retries_used: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
+class CallInputRequest(_message.Message):
+    __slots__ = ("call_id", "function_id")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
+    call_id: str
+    function_id: str
+    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ...) -> None: ...
+
+class CallInput(_message.Message):
+    __slots__ = ("function", "args", "gang_id")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    GANG_ID_FIELD_NUMBER: _ClassVar[int]
+    function: _common_pb2.FunctionSpec
+    args: _common_pb2.Body
+    gang_id: str
+    def __init__(self, function: _Optional[_Union[_common_pb2.FunctionSpec, _Mapping]] = ..., args: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., gang_id: _Optional[str] = ...) -> None: ...
+
 class GangAddressRequest(_message.Message):
     __slots__ = ("function_id", "call_id")
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]

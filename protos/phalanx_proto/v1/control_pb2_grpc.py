@@ -111,6 +111,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.LogSources.FromString,
                 _registered_method=True)
+        self.GetCallInput = channel.unary_unary(
+                '/phalanx.v1.Control/GetCallInput',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallInputRequest.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallInput.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/phalanx.v1.Control/ListNodes',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
@@ -277,6 +282,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCallInput(self, request, context):
+        """What a call ran with: its function with the names of its code, and its arguments.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -437,6 +449,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetLogSources,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.LogSources.SerializeToString,
+            ),
+            'GetCallInput': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCallInput,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallInputRequest.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallInput.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -909,6 +926,33 @@ class Control(object):
             '/phalanx.v1.Control/GetLogSources',
             phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.LogSources.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCallInput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetCallInput',
+            phalanx__proto_dot_v1_dot_control__pb2.CallInputRequest.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.CallInput.FromString,
             options,
             channel_credentials,
             insecure,
