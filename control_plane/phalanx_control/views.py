@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from phalanx.core.messages import Body, ErrorInfo, GpuInfo
+from phalanx.core.messages import Body, ErrorInfo, GangFacts, GpuInfo
 from phalanx.core.states import CallState, GpuState
 from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView, RankView
 from phalanx_control.lifecycle.facts import LiveFacts
@@ -28,7 +28,7 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         workspace=call.owner.workspace,
         user=call.owner.user,
         state=call.state.value,
-        reason=call.reason,
+        reason=_stall(call, lead) or call.reason,
         phase=_phase(call, gang),
         attempt=call.attempt,
         fence=call.fence,
@@ -54,6 +54,10 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         deadline_ms=call.submitted_wall_ms + call.deadline_ms - call.submitted_ms if call.deadline_ms else 0,
         idempotency_key=call.key,
     )
+
+
+def _stall(call: Call, lead: GangFacts | None) -> str:
+    return lead.stall if lead is not None and call.state is CallState.RUNNING else ""
 
 
 def _gang_of(state: State, call: Call) -> Gang | None:

@@ -279,6 +279,7 @@ class Agent:
                     idle_ms=fast.idle_ms,
                     p95_wait_ms=fast.p95_wait_ms,
                     step=fast.step,
+                    stall=fast.stall,
                     counters=self._meter.counters(lease.gang_id),
                     call_ids=fast.call_ids,
                 )

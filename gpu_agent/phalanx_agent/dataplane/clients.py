@@ -61,6 +61,8 @@ class Plane(Protocol):
 
     def follow(self, client: Client, frame: Frame, ticket: Ticket) -> None: ...
 
+    def look(self, client: Client, frame: Frame, ticket: Ticket) -> None: ...
+
     def client_gone(self, client: Client) -> None: ...
 
 
@@ -126,8 +128,8 @@ class Client:
             self._ack(frame)
         elif kind is Kind.HELLO:
             self._guarded(frame, self._hello)
-        elif kind is Kind.FOLLOW:
-            self._guarded(frame, self._follow)
+        elif kind is Kind.FOLLOW or (kind is Kind.LOOK and self._member is None):
+            self._guarded(frame, self._of_call)
         elif kind is Kind.PING:
             self.send(Frame(Kind.PONG, frame.id))
         elif self._member is not None:
@@ -142,6 +144,7 @@ class Client:
             for call, slots in self._held.items():
                 self._lead.release(call, slots)
             self._lead.lanes.close(self.lane, self)
+            self._lead.streams.reader_gone(self)
         self._held.clear()
         self._plane.client_gone(self)
 
@@ -186,11 +189,12 @@ class Client:
             meta["straight"] = True
         self.send(Frame(Kind.WELCOME, meta=meta))
 
-    def _follow(self, frame: Frame) -> None:
+    def _of_call(self, frame: Frame) -> None:
+        """What somebody may ask who may see a call: its output, and where its ranks stand."""
         text = str(frame.meta.get("ticket", ""))
         ticket = self._plane.door.admit(text, kind="logs", node_id=self._plane.node_id)
         self.token_ids.add(ticket.token_id)
-        self._plane.follow(self, frame, ticket)
+        (self._plane.look if frame.kind is Kind.LOOK else self._plane.follow)(self, frame, ticket)
 
     def _call(self, frame: Frame) -> None:
         if self._member is not None:
@@ -210,7 +214,7 @@ class Client:
             fds=frame.fds,
             fds_meta=frame.meta.get("fds") or [],
             client=self,
-            lane=self.lane,
+            lane=0 if self._lead.spec.streams else self.lane,
         )
         self._lead.call(record)
 
@@ -221,7 +225,11 @@ class Client:
             self._lead.outcomes.acknowledged_by_client(frame.id)
 
     def _of_lead(self, lead: LeadGang, frame: Frame) -> None:
-        if frame.kind is Kind.CANCEL:
+        if frame.kind is Kind.CREDIT:
+            lead.streams.credit(self, frame)
+        elif frame.kind is Kind.CANCEL and frame.meta.get("reason") == "closed":
+            lead.streams.close(frame.id)
+        elif frame.kind is Kind.CANCEL:
             grace_ms = int(frame.meta.get("grace_ms") or lead.spec.grace_ms)
             if not lead.cancel(frame.id, min(grace_ms, lead.spec.grace_ms)):
                 self.send(Frame(Kind.UNKNOWN, frame.id))

@@ -49,6 +49,8 @@ class GangSnapshot:
     idle_ms: int = 0
     p95_wait_ms: int = 0
     step: int = 0
+    stall: str = ""
+    """Why nothing of its call goes on, while nothing does."""
     busy_ms: int = 0
     call_ids: tuple[str, ...] = ()
 

@@ -15,6 +15,7 @@ from phalanx.core.messages import ErrorInfo
 from phalanx_agent.dataplane.facts import GangSpec, KeeperAttached, KeeperEnded, KeeperStuck, PlaneEvent, RankSaid
 from phalanx_agent.dataplane.failures import error_from_meta, infrastructure
 from phalanx_agent.dataplane.links import KeeperLink
+from phalanx_agent.dataplane.looks import Looks
 from phalanx_agent.dataplane.loop import Loop, now_ns
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Gang:
         self.ended = False
         self.stopping = False
         self.step = 0
+        self.stall = ""
         self.touched_ns = now_ns()
         self.state: Frame | None = None
         self._end_to_tell: KeeperEnded | None = None
@@ -49,6 +51,7 @@ class Gang:
             on_frame=self._keeper_said,
             on_lost=self._keeper_lost,
         )
+        self.looks = Looks(self.keeper)
 
     def on_frame(self, frame: Frame) -> None:
         """A frame of the local keeper that is neither STATE, RANK nor ENDED."""
@@ -70,6 +73,9 @@ class Gang:
     def settled(self) -> bool:
         """Says whether nothing is left to say of the calls that the ranks ran."""
         return True
+
+    def on_look(self, frame: Frame) -> None:
+        """The local keeper, on the lead, asks where the ranks of the other nodes stand."""
 
     def stop_all(self, reason: str, grace_ms: int) -> None:
         """Ends the gang on every node that this one speaks for."""
@@ -118,6 +124,10 @@ class Gang:
             self._rank(frame)
         elif kind is Kind.ENDED:
             self._ended(frame)
+        elif kind is Kind.LOOK:
+            self.on_look(frame)
+        elif kind is Kind.SEEN and self.looks.answered(frame):
+            return
         elif kind is not Kind.PONG:
             self.on_frame(frame)
 
@@ -141,7 +151,9 @@ class Gang:
         step = min(int(meta.get("step") or 0), MAX_STEP)
         self.step = max(self.step, step)
         self.touched_ns = now_ns()
-        if meta.get("event") != "progress":
+        if meta.get("event") == "stalled":
+            self.stall = str(meta.get("reason", ""))
+        elif meta.get("event") != "progress":
             self.emit(
                 RankSaid(
                     gang_id=self.spec.gang_id,

@@ -28,6 +28,7 @@ from phalanx_agent.dataplane.links import Link, PeerLink
 from phalanx_agent.dataplane.loop import Loop, now_ns
 from phalanx_agent.dataplane.outcomes import Outcomes
 from phalanx_agent.dataplane.replies import Replies
+from phalanx_agent.dataplane.streams import Streams
 from phalanx_agent.dataplane.suspects import Suspects
 from phalanx_agent.dataplane.unheard import UnheardCalls
 
@@ -55,6 +56,7 @@ class LeadGang(Gang):
         self._outcomes = Outcomes(self)
         self.unheard = UnheardCalls(self)
         self.suspects = Suspects(self)
+        self.streams = Streams(self)
         self.work_began: Callable[[], None] = lambda: None
         """Called when there is something to look after that nobody sent here."""
         self._links: list[Link] = [self.keeper]
@@ -197,6 +199,8 @@ class LeadGang(Gang):
             meta["timeout_ms"] = timeout_ms
         if record.fds:
             meta["fds"] = record.fds_meta
+        if self.spec.streams and record.client is None:
+            meta["held"] = True
         return meta
 
     def _timeout_ms(self, record: CallRecord) -> int:
@@ -213,6 +217,8 @@ class LeadGang(Gang):
     def on_frame(self, frame: Frame) -> None:
         if frame.kind is Kind.RESULT or frame.kind is Kind.FAILURE:
             self._reply(0, frame)
+        elif frame.kind is Kind.ITEM:
+            self.streams.item(0, frame)
         elif frame.kind is Kind.RELEASE:
             self._outcomes.released(frame)
         elif frame.kind is Kind.STARTED:
@@ -229,9 +235,13 @@ class LeadGang(Gang):
         def said(frame: Frame) -> None:
             if frame.kind in (Kind.RESULT, Kind.FAILURE):
                 self._reply(node, frame)
+            elif frame.kind is Kind.ITEM:
+                self.streams.item(node, frame)
             elif frame.kind is Kind.ENDED:
                 self._node_gone(node, ended_error(frame, self._links[node].node_id))
                 self._links[node].close()
+            elif frame.kind is Kind.SEEN:
+                self.keeper.send(frame)
             elif frame.kind is Kind.BLAME:
                 self.blame(str(frame.meta.get("reason", "")))
 
@@ -254,6 +264,8 @@ class LeadGang(Gang):
         if replies is None:
             self.finish(record, frame)
             return
+        if frame.kind is Kind.RESULT:
+            self.streams.ended(node, frame)
         replies.add(node, frame, now_ns(), self._links[node].node_id)
         if replies.failed:
             self.stop_all("a rank failed", 0 if replies.outcome is Outcome.FAILED else self.spec.grace_ms)
@@ -290,6 +302,7 @@ class LeadGang(Gang):
 
     def end_call(self, record: CallRecord, outcome: Frame) -> None:
         now = now_ns()
+        outcome = self.streams.as_ended(record, outcome)
         was_sent = record.step is Step.SENT
         if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
             outcome.meta["outcome"] = record.cancel_reason  # whatever its ranks raised: it was told to end
@@ -317,6 +330,10 @@ class LeadGang(Gang):
             sent.remove(record)
         if sent and not sent[0].running_ns:
             sent[0].running_ns = now
+
+    def on_look(self, frame: Frame) -> None:
+        for link in self._links[1:]:
+            link.send(frame)
 
     # ---- ends ----
 
@@ -409,6 +426,7 @@ class LeadGang(Gang):
             for record in self.queue.take_if(lambda r: r.origin is Origin.DIRECT and r.arrived_ns < slow):
                 self._give_back(record, "it waited too long")
         self.suspects.check(now)
+        self.streams.check(now)
         self._outcomes.check(now)
         super().check(now)
 
@@ -439,21 +457,8 @@ class LeadGang(Gang):
     def on_state(self, frame: Frame) -> None:
         meta = frame.meta
         phase = str(meta.get("phase", ""))
-        running = bytes.fromhex(str(meta.get("running") or ""))
-        queued = [bytes.fromhex(str(x)) for x in meta.get("queued") or []]
-        here = {bytes.fromhex(str(x)) for x in meta.get("finished") or []} | {running, *queued}
-        if running:
-            self.unheard.adopt_running(running)
-        for call in queued:
-            self.unheard.adopt(call)
-        for record in tuple(self.sent):
-            if record.id not in here:
-                self.sent.remove(record)
-                self.table.forget(record.id)
-        for record in self.sent:
-            record.running_ns = record.running_ns or now_ns()
-            if len(self._links) > 1:
-                self.replies[record.id] = Replies(len(self._links))
+        self.unheard.take_over(meta)
+        self.streams.taken_over()
         self.lanes.keeper_answers = bool(meta.get("straight"))
         if meta.get("ending"):
             self.stopping = True
@@ -485,16 +490,4 @@ class LeadGang(Gang):
         self.keeper.send(Frame(Kind.RELEASE, call, {"slots": slots}))
 
     def snapshot(self) -> GangSnapshot:
-        now = now_ns()
-        waits = sorted(self.waits_ms)
-        idle = 0 if self.sent or len(self.queue) else (now - self.touched_ns) // 1_000_000
-        return GangSnapshot(
-            gang_id=self.spec.gang_id,
-            depth=len(self.queue),
-            in_flight=len(self.sent),
-            idle_ms=idle,
-            p95_wait_ms=int(waits[int(len(waits) * 0.95)]) if waits else 0,
-            step=self.step,
-            busy_ms=self.keeper.busy_ms,
-            call_ids=tuple(r.call_id for r in self.table.records() if r.logged),
-        )
+        return telling.snapshot(self)

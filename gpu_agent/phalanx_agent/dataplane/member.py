@@ -15,7 +15,7 @@ from phalanx_agent.dataplane.facts import GangSpec
 from phalanx_agent.dataplane.gang import Emit, Gang
 from phalanx_agent.dataplane.loop import Loop
 
-_RELAYED_DOWN = (Kind.CALL, Kind.CANCEL, Kind.ACK, Kind.STOP)
+_RELAYED_DOWN = (Kind.CALL, Kind.CANCEL, Kind.ACK, Kind.STOP, Kind.LOOK, Kind.CREDIT)
 
 
 class MemberGang(Gang):
@@ -68,6 +68,9 @@ class MemberGang(Gang):
             self._at_keeper.discard(frame.id)
             self._unacknowledged[frame.id] = plain
             self._to_lead(plain)
+        elif frame.kind is Kind.ITEM:
+            self._to_lead(inline(frame))
+            close_fds(frame.fds)
         else:
             self._to_lead(frame)
 

@@ -175,6 +175,12 @@ class DataPlane:
         self._followers.append(follower)
         self._step_followers()
 
+    def look(self, client: Client, frame: Frame, ticket: Ticket) -> None:
+        gang = self._gangs.get(ticket.gang_id)
+        if gang is None or gang.ended:
+            raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
+        gang.looks.ask(frame.id, client.send)
+
     def client_gone(self, client: Client) -> None:
         self._clients.discard(client)
 

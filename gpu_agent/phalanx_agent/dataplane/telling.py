@@ -1,9 +1,15 @@
-"""What the control plane is told of one call, made from its record."""
+"""What the control plane is told of one call, made from its record, and of a gang's queue."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from phalanx_agent.dataplane.calls import CallRecord, Origin
-from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway
+from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway, GangSnapshot
+from phalanx_agent.dataplane.loop import now_ns
+
+if TYPE_CHECKING:
+    from phalanx_agent.dataplane.lead import LeadGang
 
 
 def began(record: CallRecord, *, gang_id: str, timeout_ms: int) -> CallBegan:
@@ -24,4 +30,21 @@ def turned_away(record: CallRecord, *, gang_id: str, reason: str) -> CallTurnedA
     """The gang did not take it, and nothing ran."""
     return CallTurnedAway(
         gang_id=gang_id, call_id=record.call_id, attempt=record.attempt, fence=record.fence, reason=reason
+    )
+
+
+def snapshot(gang: LeadGang) -> GangSnapshot:
+    """The fast facts of a gang."""
+    waits = sorted(gang.waits_ms)
+    idle = 0 if gang.sent or len(gang.queue) else (now_ns() - gang.touched_ns) // 1_000_000
+    return GangSnapshot(
+        gang_id=gang.spec.gang_id,
+        depth=len(gang.queue),
+        in_flight=len(gang.sent),
+        idle_ms=idle,
+        p95_wait_ms=int(waits[int(len(waits) * 0.95)]) if waits else 0,
+        step=gang.step,
+        stall=gang.stall,
+        busy_ms=gang.keeper.busy_ms,
+        call_ids=tuple(r.call_id for r in gang.table.records() if r.logged),
     )

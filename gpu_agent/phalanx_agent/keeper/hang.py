@@ -45,8 +45,8 @@ class _Round:
 
 @dataclass(slots=True)
 class HangWatch:
-    """``output`` counts the bytes that the local ranks wrote; ``stalled`` tells a stall, "" that it is over; ``hung``
-    ends the gang."""
+    """``output`` counts the bytes that the local ranks wrote, ``running`` names the call; ``stalled`` tells a stall, ""
+    that it is over, ``note`` puts a line into the output; ``hung`` ends the gang."""
 
     config: GangConfig
     loop: Loop
@@ -54,7 +54,9 @@ class HangWatch:
     looker: Looker
     output: Callable[[], int]
     tell: Callable[[Frame], None]
+    running: Callable[[], str]
     stalled: Callable[[str], None]
+    note: Callable[[str], None]
     hung: Callable[[ErrorInfo, list[RankState]], None]
     _marks: int = 0
     _counts: dict[int, Any] = field(default_factory=dict[int, Any])
@@ -88,6 +90,9 @@ class HangWatch:
         """No call runs any more."""
         self._running = False
         self._round = None
+        if self._told:
+            self._told = False
+            self.stalled("")
         for name in ("hang", "peers"):
             self.loop.cancel(name)
 
@@ -99,7 +104,8 @@ class HangWatch:
         """A LOOK: another node's watch, or a person, asks about the local ranks."""
 
         def told(states: list[RankState]) -> None:
-            meta = {"ranks": [to_dict(s) for s in states], "signs": self._local_signs(states)}
+            ranks = [to_dict(s) for s in states]
+            meta = {"ranks": ranks, "signs": self._local_signs(states), "call": self.running()}
             self.tell(Frame(Kind.SEEN, frame.id, meta))
 
         full = bool(frame.meta.get("full"))
@@ -174,6 +180,7 @@ class HangWatch:
             if self._told:
                 self._told = False
                 self.stalled("")
+                self.note("it goes on")
         self._signs = signs
         quiet_ms = now - self._since_ms
         if self.limit_ms and quiet_ms >= self.limit_ms:
@@ -187,7 +194,9 @@ class HangWatch:
     def _tell_stall(self, states: list[RankState], signs: Signs) -> None:
         del signs
         quiet_s = (self.clock.monotonic_ms() - self._since_ms) / 1000
-        self.stalled(f"no progress for {quiet_s:.3g} s: {describe(states)}")
+        text = f"no progress for {quiet_s:.3g} s: {describe(states)}"
+        self.stalled(text)
+        self.note(text)
         self._next()
 
     def _judge(self, states: list[RankState], signs: Signs) -> None:

@@ -43,7 +43,9 @@ def hang_watch_of(gang: Gang, looker: Looker) -> HangWatch:
         looker=looker,
         output=lambda: gang.spool.written,
         tell=gang.tell,
+        running=lambda: gang.book.running.id.hex() if gang.book.running else "",
         stalled=gang.stalled,
+        note=lambda text: gang.spool.note(gang.ranks[0].rank, text),
         hung=gang.hung,
     )
 

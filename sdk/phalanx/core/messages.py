@@ -234,6 +234,8 @@ class GangFacts:
     counters: tuple[Counter, ...] = ()
     call_ids: tuple[str, ...] = ()
     """Calls that the agent holds: queued, running, or finished and not yet acknowledged."""
+    stall: str = ""
+    """Why nothing of the running call goes on, while nothing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,69 @@
+"""Where a running call's ranks stand at this moment, asked of the keepers through the agents of its gang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from phalanx.client import Client
+from phalanx.core.collectives import RankState, from_dict
+from phalanx.core.errors import ConnectionFailedError, NotFoundError
+from phalanx.core.frames import Decoder, Frame, Kind, encode_head
+from phalanx.core.ids import id_raw, new_raw_id
+from phalanx.core.views import LogSource
+from phalanx.streams import Stream, open_stream
+
+ANSWER_WITHIN_S = 5.0
+
+
+def ranks_now(client: Client, call_id: str) -> list[RankState]:
+    """Returns every rank's stack and last collectives, by rank; a rank that cannot be asked has neither.
+
+    Raises NotFoundError where the call does not run, ConnectionFailedError where no agent of its gang is reachable.
+    """
+    view = client.get_call(call_id)
+    asked = [
+        (source, stream)
+        for source in client.log_sources(call_id)
+        if not source.blob and (stream := _ask(call_id, source)) is not None
+    ]
+    until = time.monotonic() + ANSWER_WITHIN_S
+    states = [s for source, stream in asked for s in _answer(call_id, source, stream, until)]
+    if not states:
+        raise NotFoundError(
+            f"call {call_id} is {view.state}: only the ranks of a running call stand anywhere",
+            hint=f"gpuctl report {call_id}",
+        )
+    return sorted(states, key=lambda s: s.rank)
+
+
+def _ask(call_id: str, source: LogSource) -> Stream | None:
+    try:
+        stream = open_stream(
+            unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
+        )
+        stream.send([encode_head(Frame(Kind.LOOK, new_raw_id(), {"ticket": source.ticket, "call": call_id}))])
+    except (ConnectionFailedError, OSError):
+        return None
+    return stream
+
+
+def _answer(call_id: str, source: LogSource, stream: Stream, until: float) -> Iterator[RankState]:
+    try:
+        for frame in _frames(stream, until):
+            if frame.kind is Kind.SEEN and frame.meta.get("call") == id_raw(call_id).hex():
+                yield from (from_dict(rank) for rank in frame.meta["ranks"])
+            return
+        raise ConnectionFailedError(f"the agent of node {source.node_id} did not say in time where its ranks stand")
+    finally:
+        stream.close()
+
+
+def _frames(stream: Stream, until: float) -> Iterator[Frame]:
+    decoder = Decoder()
+    while (left := until - time.monotonic()) > 0 and stream.wait_readable(left):
+        data, _ = stream.receive()
+        if not data:
+            return
+        decoder.feed(data)
+        yield from decoder.frames()
