@@ -47,6 +47,7 @@ class Equipper:
                 nodes=len(config.members),
                 interface=_interface(config),
                 address=config.rendezvous,
+                differs=config.networks_differ,
                 nccl_file=_nccl_file(config, topology, path),
             )
         )

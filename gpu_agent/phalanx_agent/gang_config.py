@@ -37,6 +37,8 @@ class GangConfig:
     bundle_dir: str
     checkpoint_dir: str
     rank_user: str = ""
+    networks_differ: str = ""
+    """Why its nodes have only plain sockets in common, if so."""
     equipment: str = ""
     """What the ranks get, as `phalanx.core.topology.equipment` writes it."""
     preflight: str = ""

@@ -241,6 +241,7 @@ class Members:
             rendezvous=address,
             simulated=self._tools.gpus.simulated,
             placement=prepare.placement,
+            networks_differ=prepare.networks_differ,
             callable_path=str(ready.callable_path),
             bundle_dir=str(ready.bundle_dir or ""),
             checkpoint_dir=str(checkpoints) if len(prepare.members) == 1 else "",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phalanx.core import messages as m
 from phalanx.core.spec import Limits
+from phalanx.core.topology.presets import preset
 from phalanx_control.lifecycle.outbox import messages_for, reconcile
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Gang
 from tests.support.builders import ANA, World, call_id, node_info, spec
+from tests.support.cells import looks_like
 
 HASH = "ab" * 32
 
@@ -38,6 +42,19 @@ def test_the_lead_is_asked_first_and_the_others_with_its_address() -> None:
     (second,) = world.messages_to("n2")
     assert isinstance(second, m.Prepare)
     assert (second.node_rank, second.rendezvous) == (1, "n1:5")
+
+
+def test_every_member_hears_that_the_gangs_nodes_have_only_sockets_in_common() -> None:
+    node = preset("hgx_h100")
+    down = replace(node, nics=tuple(replace(nic, up=False) for nic in node.nics))
+    world = World(looks_like(node, "n1"), looks_like(down, "n2"))
+    world.submit(1, world.register(spec(gpus=16)))
+    world.schedule()
+    gang = world.only_gang()
+    lead, other = (member.member.node_id for member in gang.members)
+    world.say(lead, m.MemberPrepared(gang_id=gang.id, fence=gang.fence, rendezvous="n1:5"))
+    told = [x.networks_differ for each in (lead, other) for x in world.messages_to(each) if isinstance(x, m.Prepare)]
+    assert told == ["the gang's nodes are on different networks: n1 has InfiniBand, n2 has no usable RDMA port"] * 2
 
 
 def test_members_name_their_address_and_ranks() -> None:

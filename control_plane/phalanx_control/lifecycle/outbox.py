@@ -12,6 +12,7 @@ from typing import Any
 from phalanx.core import messages
 from phalanx.core.messages import ToAgent
 from phalanx.core.states import CallState, GangState, NodeState
+from phalanx_control.lifecycle.networks import networks_differ
 from phalanx_control.state import events, queries
 from phalanx_control.state.model import BodyRef, Call, Gang, MemberState, State
 
@@ -163,6 +164,7 @@ def _prepare(state: State, gang: Gang, node_id: str) -> messages.Prepare:
         node_rank=rank,
         rendezvous=gang.rendezvous if rank else "",
         placement=gang.placement,
+        networks_differ=networks_differ(state, gang),
     )
 
 

@@ -109,7 +109,7 @@ class Welcome(_message.Message):
     def __init__(self, ticket_key: _Optional[bytes] = ..., report_every_ms: _Optional[int] = ...) -> None: ...
 
 class Prepare(_message.Message):
-    __slots__ = ("gang_id", "fence", "function_id", "function", "workspace", "user", "members", "node_rank", "rendezvous", "placement")
+    __slots__ = ("gang_id", "fence", "function_id", "function", "workspace", "user", "members", "node_rank", "rendezvous", "placement", "networks_differ")
     GANG_ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class Prepare(_message.Message):
     NODE_RANK_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    NETWORKS_DIFFER_FIELD_NUMBER: _ClassVar[int]
     gang_id: str
     fence: int
     function_id: str
@@ -130,7 +131,8 @@ class Prepare(_message.Message):
     node_rank: int
     rendezvous: str
     placement: str
-    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., function_id: _Optional[str] = ..., function: _Optional[_Union[_common_pb2.FunctionSpec, _Mapping]] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node_rank: _Optional[int] = ..., rendezvous: _Optional[str] = ..., placement: _Optional[str] = ...) -> None: ...
+    networks_differ: str
+    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., function_id: _Optional[str] = ..., function: _Optional[_Union[_common_pb2.FunctionSpec, _Mapping]] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node_rank: _Optional[int] = ..., rendezvous: _Optional[str] = ..., placement: _Optional[str] = ..., networks_differ: _Optional[str] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("gang_id", "fence", "rendezvous", "peer_tickets")

@@ -146,6 +146,8 @@ class Prepare:
     """host:port of the lead's socket; empty in the lead's own message."""
     placement: str = ""
     """One sentence: why these GPUs."""
+    networks_differ: str = ""
+    """Why the gang's nodes have only plain sockets in common; empty where they have more, or nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ _P2P_BELOW = {Path.PIX: "NVL", Path.PXB: "PIX", Path.PHB: "PXB", Path.NODE: "PXB
 class GangOnNode:
     """A gang's part on one node. ``gpus``: positions in the node's `gpus`, by local rank; ``nodes``: of the gang.
 
-    ``interface`` carries the ``address`` at which the ranks meet; "" where it is not known. ``nccl_file``: where the
+    ``interface`` carries the ``address`` at which the ranks meet; "" where it is not known. ``differs``: why the gang's
+    nodes have only plain sockets in common, if so. ``nccl_file``: where the
     node's topology lies as NCCL reads it, for a node of which NCCL cannot see it.
     """
 
@@ -41,6 +42,7 @@ class GangOnNode:
     nodes: int = 1
     interface: str = ""
     address: str = ""
+    differs: str = ""
     nccl_file: str = ""
 
 
@@ -57,9 +59,11 @@ def network_of(gang: GangOnNode) -> Network:
     if gang.ranks <= 1 and gang.nodes <= 1:
         return Network(())
     found = [*_socket(gang)]
+    if gang.nodes > 1 and gang.differs:
+        found.append(Variable("NCCL_NET", "Socket", gang.differs))
     near: tuple[Near, ...] = ()
     if gang.node is not None and any(gang.gpus):
-        if gang.nodes > 1:
+        if gang.nodes > 1 and not gang.differs:
             ports = usable_ports(gang.node)
             near = tuple(nearest_to(gang.node, each, ports) for each in gang.gpus)
             found += _fabric(gang.node, gang, ports, near)
