@@ -10,6 +10,7 @@ from phalanx import aio
 from phalanx.client import is_terminal
 from phalanx.core.errors import GetTimeoutError, InvalidSpecError
 from phalanx.core.ids import id_raw
+from phalanx.core.remote_errors import replay_command
 from phalanx.core.views import CallView, CostView, RankView
 from phalanx.durations import Duration, seconds
 from phalanx.giving_up import STOPS, goes_on
@@ -53,6 +54,11 @@ class Call(Generic[R]):
     def logs(self, follow: bool = False) -> Iterator[LogLine]:
         """Yields the call's output by line, rank and node; with ``follow`` until the call has ended."""
         return read_logs(current().client, self.id, follow=follow)
+
+    @property
+    def replay_command(self) -> str:
+        """The command line that runs this call again on this machine, with the same code and arguments."""
+        return replay_command(self.id)
 
     def ranks(self) -> tuple[RankView, ...]:
         """Returns the ranks of its gang, with node, GPU, process id and state."""

@@ -30,6 +30,7 @@ from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection
 from phalanx.definition import Target
 from phalanx.giving_up import STOPS, break_off, goes_on
+from phalanx.kept_arguments import keep
 from phalanx.live_output import SHORT_MS, shown, wants_output
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
@@ -124,6 +125,7 @@ class Runner:
             self._note_busy(flight, frame)
             return self.durable(flight.target, flight.raw_id, flight.packed, stop)
         if frame.kind is Kind.FAILURE:
+            keep(flight.call_id, flight.target.function_id, flight.packed)
             raise error_of_frame(frame, flight.call_id)
         return self._recover(flight)
 

@@ -29,6 +29,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("ps", "Calls that are alive, or all of them."),
             ("graph", "A call and the calls that it made, as a tree."),
             ("logs", "What the ranks of a call wrote."),
+            ("replay", "Run a call again on this machine."),
             ("explain", "Why a call or gang stands where it stands, and what its ranks got."),
             ("cancel", "End a call on all its ranks."),
         ),

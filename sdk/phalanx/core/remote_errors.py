@@ -52,6 +52,11 @@ def to_exception(info: ErrorInfo, *, call_id: str, attempt: int) -> BaseExceptio
     return exc
 
 
+def replay_command(call_id: str) -> str:
+    """Returns the command line that runs a call again on this machine."""
+    return f"gpuctl replay {call_id} --local"
+
+
 def type_name(cls: type[BaseException]) -> str:
     """Returns the name as a traceback prints it."""
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
@@ -71,14 +76,15 @@ def _drop_platform_frames(told: traceback.TracebackException, seen: set[int]) ->
     if id(told) in seen:
         return
     seen.add(id(told))
-    kept = [frame for frame in told.stack if not _is_platform(frame.filename)]
+    kept = [frame for frame in told.stack if not is_platform_frame(frame.filename)]
     told.stack = traceback.StackSummary.from_list(kept)
     for under in (told.__cause__, told.__context__, *(told.exceptions or ())):
         if under is not None:
             _drop_platform_frames(under, seen)
 
 
-def _is_platform(filename: str) -> bool:
+def is_platform_frame(filename: str) -> bool:
+    """Says whether code of that file is the platform's own."""
     if filename.startswith(_PLATFORM_DIR):
         return True
     parent = Path(filename).parts
@@ -133,6 +139,8 @@ def _note(info: ErrorInfo, call_id: str, attempt: int) -> str:
     if info.traceback:
         lines += ["remote traceback:", info.traceback.rstrip()]
     lines += [_victim(r) for r in info.ranks if r.rank != info.rank]
+    if call_id and info.cause in _OF_THE_USER:
+        lines.append(f"to run it again on this machine: {replay_command(call_id)}")
     return "\n".join(lines)
 
 
