@@ -181,7 +181,7 @@ class PeerLink:
     def send(self, frame: Frame) -> None:
         """Sends, or keeps until the connection is back: the other side takes frames repeatedly without harm."""
         frame = inline(frame)
-        if frame.kind in (Kind.CALL, Kind.CANCEL, Kind.STOP):
+        if frame.kind in (Kind.CALL, Kind.CREDIT, Kind.CANCEL, Kind.STOP):
             self._waiting[(frame.kind, frame.id)] = frame
         if self._welcomed and self._connection is not None:
             self._connection.send(frame)
@@ -245,6 +245,7 @@ class PeerLink:
             return
         if frame.kind in (Kind.RESULT, Kind.FAILURE):
             self._waiting.pop((Kind.CALL, frame.id), None)
+            self._waiting.pop((Kind.CREDIT, frame.id), None)
             self._waiting.pop((Kind.CANCEL, frame.id), None)
         self._on_frame(frame)
 

@@ -50,6 +50,8 @@ class Outcomes:
         """A call has just finished. ``there``: the keeper has sent its outcome to the client that sent the call."""
         if record.origin is Origin.OFFERED:
             self.tell_control(record)
+            if record.client is not None:
+                self._to_client(record)
             return
         if not there:
             self._to_client(record)

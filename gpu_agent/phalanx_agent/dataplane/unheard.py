@@ -6,7 +6,7 @@ a call before this agent has heard of it, and then only the keeper knows whether
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.states import Outcome
@@ -66,6 +66,25 @@ class UnheardCalls:
             if self._gang.spec.peers:
                 self._gang.replies[record.id] = Replies(1 + len(self._gang.spec.peers))
         return record
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """The keeper has said which calls it has: what a former agent left here and is not there any more is gone."""
+        gang = self._gang
+        running = bytes.fromhex(str(state.get("running") or ""))
+        queued = [bytes.fromhex(str(x)) for x in state.get("queued") or []]
+        here = {bytes.fromhex(str(x)) for x in state.get("finished") or []} | {running, *queued}
+        if running:
+            self.adopt_running(running)
+        for call in queued:
+            self.adopt(call)
+        for record in tuple(gang.sent):
+            if record.id not in here:
+                gang.sent.remove(record)
+                gang.table.forget(record.id)
+        for record in gang.sent:
+            record.running_ns = record.running_ns or now_ns()
+            if gang.spec.peers:
+                gang.replies[record.id] = Replies(1 + len(gang.spec.peers))
 
     def adopt_running(self, call: bytes) -> None:
         """A former agent's, that the ranks are busy with."""
