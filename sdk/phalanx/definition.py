@@ -45,7 +45,8 @@ class Target:
     name: str
     returns: str = ""
     direct: bool = True
-    """False where only the control plane may run it, because it counts retries, or for terms of the call's own."""
+    """False where only the control plane may run it, because it counts retries or gives each call a gang of its own, or
+    for terms of the call's own."""
     retries: int = 0
     retrying: Retrying = _AS_USUAL
     timeout_ms: int = 0
@@ -232,7 +233,7 @@ def target_of(function_id: str, spec: FunctionSpec) -> Target:
         function_id,
         spec.name,
         spec.returns,
-        limits.retries == 0,
+        limits.retries == 0 and not spec.fresh,
         retries=limits.retries,
         retrying=limits.retrying,
         streams=spec.streams,

@@ -155,6 +155,7 @@ def gpu_function(
     retries: int | Retries = ...,
     retry_on: RetryOn | None = ...,
     scaledown_window: Duration = ...,
+    reuse: bool = ...,
     env: EnvSpec | None = ...,
     name: str | None = ...,
     app: App | None = ...,
@@ -180,6 +181,7 @@ def gpu_function(
     retries: int | Retries = ...,
     retry_on: RetryOn | None = ...,
     scaledown_window: Duration = ...,
+    reuse: bool = ...,
     env: EnvSpec | None = ...,
     name: str | None = ...,
     app: App | None = ...,
@@ -206,6 +208,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     retries: int | Retries = 0,
     retry_on: RetryOn | None = None,
     scaledown_window: Duration = 60,
+    reuse: bool = True,
     env: EnvSpec | None = None,
     name: str | None = None,
     app: App | None = None,
@@ -222,7 +225,8 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     gang is ended with a GangHangError that names the odd rank; half of it after, a stall is told. Without one, a stall
     is told after five minutes and nothing is ended.
     grace: between SIGTERM and SIGKILL. disconnect_grace: how long a gang outlives the loss of its control plane (300).
-    scaledown_window: how long an idle gang stays warm.
+    scaledown_window: how long an idle gang stays warm. reuse: False gives each call a gang of its own, which ends with
+    it; otherwise calls run in the same processes, which are put back in order between them.
     retries: further attempts after a user exception, a timeout or running out of memory, as a number (1 s doubled each
     time between them) or `phalanx.Retries`; with 0 the function runs at most once. retry_on: only after these exception
     classes, or dotted names, and what is derived from them. Functions with retries go through the control plane.
@@ -249,6 +253,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
         retries=retries,
         retry_on=retry_on,
         scaledown_window=scaledown_window,
+        reuse=reuse,
         env=env,
         name=name,
     )

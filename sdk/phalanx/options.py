@@ -36,6 +36,7 @@ class Options:
     retries: int | Retries = 0
     retry_on: RetryOn | None = None
     scaledown_window: Duration = 60
+    reuse: bool = True
     env: EnvSpec | None = None
     name: str | None = None
 
@@ -62,6 +63,7 @@ def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> Fu
         launch=options.launch,
         returns=options.returns,
         streams=is_generator(func),
+        fresh=not _flag("reuse", options.reuse),
     )
 
 
@@ -145,6 +147,12 @@ def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> Functio
 def _number(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # noqa: PLR0124
         raise InvalidSpecError(f"{what}={value!r}: give a number")
+    return value
+
+
+def _flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSpecError(f"{what}={value!r}: give True or False")
     return value
 
 

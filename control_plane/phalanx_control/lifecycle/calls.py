@@ -17,7 +17,7 @@ from phalanx.core.messages import CallFinished, CallRefused, CallStarted, Direct
 from phalanx.core.states import CallState, Cause, Outcome
 from phalanx_control.lifecycle import failures, gangs
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events
+from phalanx_control.state import events, queries
 from phalanx_control.state.commands import AgentSaid
 from phalanx_control.state.model import BodyRef, Call, Gang, Node, Owner
 
@@ -95,6 +95,14 @@ def finished(draft: Draft, said: AgentSaid, message: CallFinished) -> None:
         _cancelled_by_agent(draft, call, message)
     else:
         _failed(draft, call, said, message)
+    _end_used_up(draft, call)
+
+
+def _end_used_up(draft: Draft, call: Call) -> None:
+    """A gang that was made for one call does not get another."""
+    gang = draft.gang(call.gang_id)
+    if gang is not None and gang.state in queries.WARM and draft.spec(call.function_id).fresh:
+        gangs.drain(draft, gang.id, "reuse=False: each call gets a gang of its own", calls_finish=True)
 
 
 def _cancelled_by_agent(draft: Draft, call: Call, message: CallFinished) -> None:

@@ -102,7 +102,7 @@ class _Pass:
         place = None if behind else self._place(call)
         if place is not None:
             return self._reserve(call, place)
-        if self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
+        if not self._need(call).spec.fresh and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
             return ""
         if behind:
             return f"waits behind earlier calls of {self._need(call).spec.name}"

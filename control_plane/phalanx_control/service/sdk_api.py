@@ -133,6 +133,8 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         function = self._queries.function(request.function_id)
         state = self._controller.state
         gang_id = (await self._queries.find(request.call_id)).call.gang_id if request.call_id else ""
+        if function.spec.fresh and not gang_id:
+            return control_pb2.GangAddress()
         address = self._directory.gang_address(state, function.id, caller().owner, self._queries.depth, gang_id=gang_id)
         return wire.to_proto(address)
 

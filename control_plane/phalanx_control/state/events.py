@@ -394,6 +394,8 @@ HANG_SCHEMA = 6
 """Since when a function may have a ``hang_timeout``, and calls end for it."""
 STREAMS_SCHEMA = 6
 """Since when a function may be a generator, whose calls are streams."""
+FRESH_SCHEMA = 6
+"""Since when a function may ask for a gang of its own for each call."""
 
 
 def since(event: AnyEvent) -> int:
@@ -412,6 +414,8 @@ def since_of_spec(spec: FunctionSpec) -> int:
     """Returns the schema version that a reader of a function must know, so that it keeps to it."""
     if spec.streams:
         return STREAMS_SCHEMA
+    if spec.fresh:
+        return FRESH_SCHEMA
     if spec.limits.hang_timeout_s:
         return HANG_SCHEMA
     if spec.limits.retrying != Retrying():

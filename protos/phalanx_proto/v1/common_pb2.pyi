@@ -98,7 +98,7 @@ class CodeRef(_message.Message):
     def __init__(self, callable_blob: _Optional[str] = ..., bundle_blob: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class FunctionSpec(_message.Message):
-    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams")
+    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams", "fresh")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     APP_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class FunctionSpec(_message.Message):
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
     name: str
     module: str
     app: str
@@ -121,7 +122,8 @@ class FunctionSpec(_message.Message):
     launch: str
     returns: str
     streams: bool
-    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ...) -> None: ...
+    fresh: bool
+    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ..., fresh: bool = ...) -> None: ...
 
 class Body(_message.Message):
     __slots__ = ("data", "blob", "size")

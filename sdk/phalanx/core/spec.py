@@ -174,6 +174,8 @@ class FunctionSpec:
     returns: str = "rank0"
     streams: bool = False
     """It is a generator function: its calls are streams, with one reader each, and are never run twice."""
+    fresh: bool = False
+    """Each call gets a gang of its own, which ends with it."""
 
     def __post_init__(self) -> None:
         for field_name, value, legal in (
@@ -197,8 +199,9 @@ class FunctionSpec:
             del values["limits"]["retrying"]
         if not self.limits.hang_timeout_s:
             del values["limits"]["hang_timeout_s"]
-        if not self.streams:
-            del values["streams"]
+        for name in ("streams", "fresh"):
+            if not values[name]:
+                del values[name]
         text = json.dumps(values, sort_keys=True, default=list)
         return "f-" + hashlib.sha256(text.encode()).hexdigest()[:26]
 
