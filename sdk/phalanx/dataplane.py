@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Generator, Sequence
 
 from phalanx.core.clock import Clock, SystemClock
-from phalanx.core.errors import AuthError, ConnectionFailedError
-from phalanx.core.frames import Assembler, Frame, FrameError, Kind, chunks, encode_head
+from phalanx.core.frames import Assembler, Frame, Kind, chunks, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.sockets import Part, close_fds
 from phalanx.core.views import GangAddress
+from phalanx.greeting import greet
 from phalanx.lanes import Lane
-from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_private
+from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_body
 from phalanx.pacing import SHORT_AT_ONCE
 from phalanx.pending import Callback, Pending
-from phalanx.streams import CONNECT_TIMEOUT_S, Stream, open_stream
+from phalanx.streams import Stream, open_stream
 
 ACK_AT_ONCE_BYTES = 64 * 1024
 ACK_AT_ONCE_MS = 150
@@ -111,14 +111,28 @@ class GangConnection:
                 self._flush()
         return pending
 
+    def stream(self, raw_id: bytes, packed: Packed | None) -> Pending:
+        """Sends a call whose items are wanted; without arguments, asks for those of a call that is held."""
+        pending = Pending(raw_id, self._clock.monotonic_ms())
+        pending.items = deque()
+        self._add(pending)
+        if packed is None:
+            self.say(Frame(Kind.CREDIT, raw_id, {"taken": 0}), pending)
+        elif packed.nbytes >= MEMFD_FROM_BYTES:
+            self._send_large(pending, packed)
+        else:
+            self.say(Frame(Kind.CALL, raw_id, body=packed.tobytes()), pending)
+        return pending
+
+    def next_item(self, pending: Pending) -> Frame | None:
+        """Returns an item of a stream that has come; None where there is none yet, or where the stream has ended."""
+        return pending.take(self._state)
+
     def ask(self, raw_id: bytes) -> Pending:
         """Asks what became of a call."""
         pending = Pending(raw_id, self._clock.monotonic_ms())
         self._add(pending)
-        with self._sending:
-            self._buffer.append(encode_head(Frame(Kind.ASK, raw_id)))
-            self._buffered.append(pending)
-            self._flush()
+        self.say(Frame(Kind.ASK, raw_id), pending)
         return pending
 
     def cancel(self, raw_id: bytes, *, reason: str = "cancelled") -> None:
@@ -132,6 +146,14 @@ class GangConnection:
             self._buffer.append(encoded)
             self._flush()
 
+    def say(self, frame: Frame, pending: Pending | None = None) -> None:
+        """Sends a small frame now. ``pending`` waits for what it brings."""
+        with self._sending:
+            self._buffer += [encode_head(frame), frame.body]
+            if pending is not None:
+                self._buffered.append(pending)
+            self._flush()
+
     def flush(self) -> None:
         """Sends the calls that wait in the buffer."""
         with self._sending:
@@ -143,10 +165,10 @@ class GangConnection:
         """Returns True when ``pending`` is done, False when ``until_ms`` (monotonic) came first."""
         if self._buffer or self._straight_buffer:
             self.flush()
-        if not pending.done and self._reading.acquire(blocking=False):
+        if not pending.ready and self._reading.acquire(blocking=False):
             self._lead(pending, until_ms)
         try:
-            while not pending.done:
+            while not pending.ready:
                 if until_ms is not None and self._clock.monotonic_ms() >= until_ms:
                     return False
                 self._follow(pending, until_ms)
@@ -156,15 +178,16 @@ class GangConnection:
                 self._promote()
 
     def when_done(self, pending: Pending, callback: Callback) -> None:
-        """Calls ``callback`` once when ``pending`` is done, at once when it already is; reads until then.
+        """Calls ``callback`` once when ``pending`` is ready, at once when it already is; reads until it is done.
 
         A callback runs on whichever thread reads, and must neither block nor use this connection.
         """
         with self._state:
-            if not pending.done:
+            if not pending.ready:
                 pending.callback = callback
-                pending.reads = True
-                self._want_reading()
+                if not pending.reads:
+                    pending.reads = True
+                    self._want_reading()
                 return
         callback(pending)
 
@@ -204,32 +227,13 @@ class GangConnection:
     # ---- inside: sending ----
 
     def _greet(self, ticket: str, client: str) -> None:
-        fds = [self._lane.other_end] if self._lane is not None else []
-        hello = Frame(Kind.HELLO, meta={"ticket": ticket, "client": client}, fds=fds)
         try:
-            self._stream.send([encode_head(hello)], fds)
-            if self._lane is not None:
-                self._lane.sent()
-            answer = self._first_frame()
-        except (OSError, FrameError) as e:
+            answer = greet(self._stream, self._lane, self._assembler, ticket=ticket, client=client)
+        except BaseException:
             self._close_streams()
-            raise ConnectionFailedError(f"the gang's agent did not answer: {e}") from e
-        if answer.kind is not Kind.WELCOME:
-            self._close_streams()
-            raise AuthError(f"the agent refused the ticket: {answer.meta.get('error', answer.kind.name)}")
+            raise
         self.window = max(1, int(answer.meta.get("window") or 1))
         self._straight = bool(answer.meta.get("straight"))
-
-    def _first_frame(self) -> Frame:
-        while True:
-            if not self._stream.wait_readable(CONNECT_TIMEOUT_S):
-                raise OSError(f"no answer within {CONNECT_TIMEOUT_S:.0f} s")
-            data, fds = self._stream.receive()
-            if not data:
-                raise OSError("it closed the connection")
-            frames = self._assembler.feed(data, fds)
-            if frames:
-                return frames[0]
 
     def _add(self, pending: Pending) -> None:
         with self._state:
@@ -326,7 +330,7 @@ class GangConnection:
 
     def _lead(self, pending: Pending, until_ms: int | None) -> None:
         try:
-            while not pending.done:
+            while not pending.ready:
                 if until_ms is not None and not self._readable_until(until_ms):
                     return
                 self._read_once()
@@ -349,7 +353,7 @@ class GangConnection:
     def _follow(self, pending: Pending, until_ms: int | None) -> None:
         event = threading.Event()
         with self._state:
-            if pending.done:
+            if pending.ready:
                 return
             pending.event = event
             self._waiters[pending.id] = pending
@@ -367,7 +371,7 @@ class GangConnection:
         """Wakes one follower that still waits: it reads on. Whoever stops waiting while nobody reads calls this too."""
         with self._state:
             for waiter in self._waiters.values():
-                if waiter.event is not None and not waiter.done:
+                if waiter.event is not None and not waiter.ready:
                     waiter.event.set()
                     return
 
@@ -430,8 +434,22 @@ class GangConnection:
             elif frame.kind in (Kind.RESULT, Kind.FAILURE):
                 close_fds(frame.fds)
                 self._owe(_ACK_HEAD + frame.id)
+        elif frame.kind is Kind.ITEM:
+            self._item(pending, frame)
         elif frame.kind is Kind.PING:
             self._owe(encode_head(Frame(Kind.PONG)), at_once=True)
+
+    def _item(self, pending: Pending | None, frame: Frame) -> None:
+        if pending is None or pending.items is None:
+            close_fds(frame.fds)
+            return
+        if frame.fds:
+            map_body(frame, lambda _slots: None)  # one-time memory: nobody waits for it
+        with self._state:
+            pending.items.append(frame)
+            callback = pending.wake()
+        if callback is not None:
+            callback(pending)
 
     def _complete(self, pending: Pending, frame: Frame | None) -> None:
         if frame is not None:
@@ -443,10 +461,8 @@ class GangConnection:
             pending.frame = frame
             pending.lost = frame is None
             pending.done = True
-            callback, pending.callback = pending.callback, None
+            callback = pending.wake()
             self._readers_wanted -= pending.reads
-            if pending.event is not None:
-                pending.event.set()
         if callback is not None:
             callback(pending)
 
@@ -456,24 +472,11 @@ class GangConnection:
             self._pool.settle(pending.slot, frame.meta.get("released") or ())
         large = bool(frame.fds) or len(frame.body) > ACK_AT_ONCE_BYTES
         if frame.fds:
-            self._map_body(frame)
+            owed, raw_id = self._owed, frame.id  # not the frame: it holds the memory
+            map_body(frame, lambda slots: owed.append(encode_head(Frame(Kind.RELEASE, raw_id, {"slots": slots}))))
         if frame.kind in (Kind.RESULT, Kind.FAILURE):
             took_ms = self._clock.monotonic_ms() - pending.started_ms
             self._owe(_ACK_HEAD + frame.id, at_once=large or took_ms >= ACK_AT_ONCE_MS)
-
-    def _map_body(self, frame: Frame) -> None:
-        described = frame.meta.get("fds") or []
-        sizes = [int(d["size"]) for d in described]
-        slots = [int(d["slot"]) for d in described if int(d.get("slot", -1)) >= 0]
-        release = encode_head(Frame(Kind.RELEASE, frame.id, {"slots": slots}))
-        owed = self._owed
-
-        def freed() -> None:
-            owed.append(release)
-
-        views = [map_private(fd, size, freed) for fd, size in zip(frame.fds, sizes, strict=True)]
-        frame.fds = []
-        frame.body = views[0] if len(views) == 1 else bytearray().join(views)
 
     def _owe(self, encoded: bytes, *, at_once: bool = False) -> None:
         self._owed.append(encoded)

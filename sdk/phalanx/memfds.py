@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from phalanx.core.frames import Frame
 from phalanx.core.serialization import Packed
 
 MEMFD_FROM_BYTES = 1 << 20
@@ -104,6 +105,17 @@ class MemfdPool:
         slot.memory.close()
         os.close(slot.fd)
         self._bytes -= slot.size
+
+
+def map_body(frame: Frame, freed: Callable[[list[int]], None]) -> None:
+    """Makes the frame's memory its body. ``freed`` is called with the sender's slots when the last view is gone, as in
+    `map_private`."""
+    described = frame.meta.get("fds") or []
+    sizes = [int(d["size"]) for d in described]
+    slots = [int(d["slot"]) for d in described if int(d.get("slot", -1)) >= 0]
+    views = [map_private(fd, size, lambda: freed(slots)) for fd, size in zip(frame.fds, sizes, strict=True)]
+    frame.fds = []
+    frame.body = views[0] if len(views) == 1 else bytearray().join(views)
 
 
 def map_private(fd: int, size: int, on_free: Callable[[], None]) -> memoryview:
