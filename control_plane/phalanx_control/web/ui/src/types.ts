@@ -104,6 +104,7 @@ export interface ErrorInfo {
   readonly signal: number;
   readonly pickled: string;
   readonly ranks: readonly RankFailure[];
+  readonly kinds: readonly string[];
 }
 export const noErrorInfo: ErrorInfo = {
   cause: "user_exception",
@@ -116,6 +117,7 @@ export const noErrorInfo: ErrorInfo = {
   signal: 0,
   pickled: "",
   ranks: [],
+  kinds: [],
 };
 
 export interface RankView {
@@ -194,6 +196,11 @@ export interface CallView {
   readonly error: ErrorInfo;
   readonly ranks: readonly RankView[];
   readonly cost: CostView;
+  readonly parent: string;
+  readonly retries: number;
+  readonly retries_used: number;
+  readonly deadline_ms: number;
+  readonly idempotency_key: string;
 }
 export const noCallView: CallView = {
   call_id: "",
@@ -222,6 +229,11 @@ export const noCallView: CallView = {
   error: noErrorInfo,
   ranks: [],
   cost: noCostView,
+  parent: "",
+  retries: 0,
+  retries_used: 0,
+  deadline_ms: 0,
+  idempotency_key: "",
 };
 
 export interface GangView {
