@@ -16,6 +16,7 @@ from phalanx.connection import is_connected
 from phalanx.core.frames import Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import Packed
+from phalanx.dataplane import GangConnection
 from phalanx.definition import Definition, Target
 from phalanx.giving_up import STOPS, cancel_behind
 from phalanx.live_output import SHORT_MS, Showing, display
@@ -142,17 +143,18 @@ def _direct(runner: Runner, target: Target, raw_id: bytes, packed: Packed) -> Fl
     return runner.direct(target, raw_id, packed)
 
 
-async def _await_flight(runner: Runner, flight: Flight) -> Any:
+async def until_ready(connection: GangConnection, pending: Pending) -> None:
+    """Returns when there is something to look at."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
+    connection.when_done(pending, lambda _pending: _resolve(loop, future, None, None))
+    await future
 
-    def done(_pending: Pending) -> None:
-        _resolve(loop, future, None, None)
 
-    flight.connection.when_done(flight.pending, done)
+async def _await_flight(runner: Runner, flight: Flight) -> Any:
     try:
         async with _shown(runner, flight):
-            await future
+            await until_ready(flight.connection, flight.pending)
     except (asyncio.CancelledError, *STOPS):
         cancel_behind(lambda: runner.cancel(flight.target, flight.raw_id, flight))
         raise

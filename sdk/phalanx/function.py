@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.serialization import Packed, pack_arguments
 from phalanx.core.spec import EnvSpec, FunctionSpec, check_name
-from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped
+from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped, target_of
 from phalanx.durations import Duration
 from phalanx.map_verbs import ForEach, Map, SpawnMap, StarMap
 from phalanx.options import Options, check_names, spec_for
 from phalanx.overrides import Asked, CallOptions, Overridden, overridden
 from phalanx.retries import Retries, RetryOn
-from phalanx.verbs import Local, Remote, Spawn
+from phalanx.verbs import Local, Remote, Spawn, StreamVerb
 
 if TYPE_CHECKING:
     from phalanx.app import App
@@ -42,6 +42,7 @@ class Function(Generic[P, R]):
         self.prefix: tuple[Any, ...] = ()
         self._check = _Arity(wrapped) if wrapped is not None else None
         self.remote: Remote[P, R] = Remote(self)
+        self.stream: StreamVerb[P, R] = StreamVerb(self)
         self.spawn: Spawn[P, R] = Spawn(self)
         self.map: Map[R] = Map(self)
         self.starmap: StarMap[R] = StarMap(self)
@@ -101,8 +102,13 @@ class Function(Generic[P, R]):
         call: Callable[..., R] = self.wrapped
         return call(*self.prefix, *args, **kwargs)
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
-        """Returns the arguments as bytes. Raises TypeError where they do not fit the signature."""
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, stream: bool = False) -> Packed:
+        """Returns the arguments as bytes. Raises TypeError where they do not fit the signature, and InvalidSpecError
+        where the function is known not to be called this way."""
+        spec = self.spec
+        if spec is not None and spec.streams is not stream:
+            known = target_of("", spec)
+            known.refuse_plain() if stream else known.refuse_stream()
         args = (*self.prefix, *args)
         if self._check is not None:
             self._check(args, kwargs)

@@ -49,7 +49,8 @@ def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> Fu
     limits = _limits(options)
     if is_generator(func) and limits.retries:
         raise InvalidSpecError(
-            f"retries={options.retries}: {default_name(func)} is a generator, and a stream that broke off is not run again",
+            f"retries={options.retries}: {default_name(func)} is a generator, "
+            f"and a stream that broke off is not run again",
             hint="leave retries out",
         )
     return FunctionSpec(

@@ -26,7 +26,7 @@ from phalanx.core.messages import Body, CallTerms
 from phalanx.core.serialization import Packed
 from phalanx.core.spec import INLINE_BODY_BYTES
 from phalanx.core.states import CallState
-from phalanx.core.views import CallView
+from phalanx.core.views import CallView, GangAddress
 from phalanx.dataplane import GangConnection
 from phalanx.definition import Target
 from phalanx.giving_up import STOPS, break_off, goes_on
@@ -109,6 +109,7 @@ class Runner:
 
     def direct(self, target: Target, raw_id: bytes, packed: Packed) -> Flight | None:
         """Sends the call to a warm gang; None when there is none."""
+        target.refuse_stream()
         route = self.route(target)
         if route is None:
             return None
@@ -122,7 +123,7 @@ class Runner:
         if frame.kind is Kind.RESULT:
             return value_of_frame(frame, flight.target.returns)
         if frame.kind is Kind.BUSY:
-            self._note_busy(flight, frame)
+            self.note_busy(flight, frame)
             return self.durable(flight.target, flight.raw_id, flight.packed, stop)
         if frame.kind is Kind.FAILURE:
             keep(flight.call_id, flight.target.function_id, flight.packed)
@@ -145,8 +146,10 @@ class Runner:
         self._no_gang_until_ms.pop(target.function_id, None)
         return self.value_of(view, target.returns)
 
-    def submit(self, target: Target, raw_id: bytes, packed: Packed) -> str:
+    def submit(self, target: Target, raw_id: bytes, packed: Packed, *, stream: bool = False) -> str:
         """Returns the call's id once the control plane has made it durable: the first one's, where it has a key."""
+        if not stream:
+            target.refuse_stream()
         call_id = id_text("c", raw_id)
         data = packed.tobytes()
         if len(data) <= INLINE_BODY_BYTES:
@@ -285,7 +288,9 @@ class Runner:
 
     def _connect(self, target: Target) -> GangConnection | None:
         """An agent that is not reachable from here is no error: the durable way remains."""
-        address = self.client.gang_address(target.function_id)
+        return self._open(target, self.client.gang_address(target.function_id))
+
+    def _open(self, target: Target, address: GangAddress) -> GangConnection | None:
         if not address.ticket:
             return None
         try:
@@ -296,7 +301,15 @@ class Runner:
         self._used_ms[target.function_id] = self.clock.monotonic_ms()
         return route
 
-    def _note_busy(self, flight: Flight, frame: Frame) -> None:
+    def route_to(self, target: Target, call_id: str) -> GangConnection | None:
+        """Returns a connection to the gang that has the call; None while there is none that can be reached."""
+        address = self.client.gang_address(target.function_id, call_id)
+        route = self.open_route(target)
+        if route is not None and address.ticket and route.gang_id == address.gang_id:
+            return route
+        return self._open(target, address)
+
+    def note_busy(self, flight: Flight, frame: Frame) -> None:
         """A gang that is busy with nothing is ending."""
         if frame.meta.get("draining") or not frame.meta.get("depth"):
             if self._routes.get(flight.target.function_id) is flight.connection:
@@ -324,7 +337,7 @@ class Runner:
         while self.clock.monotonic_ms() < until_ms and unknown < _UNKNOWN_ANSWERS:
             if self.client.knows(flight.call_id):
                 return self.value_of(self.await_end(flight.call_id), flight.target.returns)
-            answer = self._ask_agent(flight)
+            answer = self.ask_agent(flight)
             if answer is not None and answer.kind is Kind.RESULT:
                 return value_of_frame(answer, flight.target.returns)
             if answer is not None and answer.kind is Kind.FAILURE:
@@ -341,7 +354,7 @@ class Runner:
             hint="call it again if running it twice does no harm, or give the function retries=1",
         )
 
-    def _ask_agent(self, flight: Flight) -> Frame | None:
+    def ask_agent(self, flight: Flight) -> Frame | None:
         """Returns the outcome, UNKNOWN or BUSY; None while the gang's agent is not reachable."""
         address = self.client.gang_address(flight.target.function_id)
         if not address.ticket or address.gang_id != flight.connection.gang_id:

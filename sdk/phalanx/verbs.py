@@ -5,6 +5,7 @@ Verbs over many inputs are in `phalanx.map_verbs`.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from phalanx.core.ids import new_raw_id
@@ -12,9 +13,12 @@ from phalanx.core.ids import new_raw_id
 if TYPE_CHECKING:
     from phalanx.call import Call
     from phalanx.function import Function
+    from phalanx.streaming import AsyncItems, Items
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 class Remote(Generic[P, R]):
@@ -37,6 +41,34 @@ class Remote(Generic[P, R]):
         from phalanx import aio
 
         return await aio.remote(self._function.definition, packed)
+
+
+class StreamVerb(Generic[P, R_co]):
+    """Calls a generator function and hands out its items as they are made."""
+
+    def __init__(self, function: Function[P, Any]) -> None:
+        self._function = function
+
+    def __call__(
+        self: StreamVerb[P, Iterable[T]] | StreamVerb[P, AsyncIterable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Items[T]:
+        """Returns an iterator; the call begins when its first item is asked for.
+
+        Raises InvalidSpecError for what is no generator function, TypeError where the arguments do not fit.
+        """
+        from phalanx.streaming import Items, StreamCall
+
+        packed = self._function.pack(args, kwargs, stream=True)
+        return Items(StreamCall(self._function.definition, packed))
+
+    def aio(
+        self: StreamVerb[P, Iterable[T]] | StreamVerb[P, AsyncIterable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncItems[T]:
+        """The same for ``async for``."""
+        from phalanx.streaming import AsyncItems, StreamCall
+
+        packed = self._function.pack(args, kwargs, stream=True)
+        return AsyncItems(StreamCall(self._function.definition, packed))
 
 
 class Spawn(Generic[P, R]):
@@ -74,7 +106,9 @@ class Local(Generic[P, R]):
         return self._function.run_here(*args, **kwargs)
 
     async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs it on a thread of asyncio's own."""
+        """Runs it on a thread of asyncio's own; an async function in this event loop."""
         import asyncio
+        import inspect
 
-        return await asyncio.to_thread(self._function.run_here, *args, **kwargs)
+        value: Any = await asyncio.to_thread(self._function.run_here, *args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
