@@ -1,9 +1,9 @@
 """Blobs: source bundles, large arguments and results, log segments. Bytes by name, and nothing about calls.
 
 ``sha256:<hex>`` names content, and what does not hash to its name is never stored. ``logs/<call>/<node>/<n>`` names a
-log segment. ``archive/…`` names what the control plane itself files, out of reach of clients and agents. No other name
-exists, so no name can leave the folder. Equal content is stored once, and *grants* remember
-which workspaces may know of it, so that a hash alone opens nothing.
+log segment, ``logs/<call>/<node>/<gang>.report`` what a keeper wrote of a failed call. ``archive/…`` names what the
+control plane itself files, out of reach of clients and agents. No other name exists, so no name can leave the folder.
+Equal content is stored once, and *grants* remember which workspaces may know of it, so that a hash alone opens nothing.
 
 Who reaches them: clients and agents put and get blobs through the replica that they are connected to, never through a
 file system of their own. So a folder on the control plane's machine serves agents on every host, and a cell with one
@@ -38,6 +38,7 @@ MIN_FREE_BYTES = 256 << 20
 _CONTENT = re.compile(r"sha256:([0-9a-f]{64})")
 _PART = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,127}"
 _SEGMENT = re.compile(rf"logs/({_PART})/({_PART})/(?:(g-[0-9a-z]{{26}})\.)?[0-9]{{1,12}}")
+_REPORT = re.compile(rf"logs/({_PART})/({_PART})/g-[0-9a-z]{{26}}\.report")
 _FILED = re.compile(r"archive/(calls|ledger/[0-9]{4}-[0-9]{2})/[0-9]{16}-[0-9a-f]{16}")
 _PREFIX = re.compile(
     rf"logs/({_PART}(/({_PART}/)?)?)?|sha256:[0-9a-f]{{0,64}}|archive/(calls/?|ledger/([0-9]{{4}}-[0-9]{{2}}/)?)?"
@@ -257,8 +258,8 @@ def open_blobs(url: str) -> BlobStore:
 
 
 def check_name(name: str) -> None:
-    """Refuses what is neither a content name nor a log segment's."""
-    if not _CONTENT.fullmatch(name) and not _SEGMENT.fullmatch(name):
+    """Refuses what is neither a content name nor a log segment's or a report's."""
+    if not _CONTENT.fullmatch(name) and not _SEGMENT.fullmatch(name) and not is_report(name):
         raise InvalidSpecError(
             f"{name[:80]!r} is no blob name: use sha256:<64 hex digits>, or logs/<call>/<node>/<number>"
         )
@@ -269,9 +270,14 @@ def is_content(name: str) -> bool:
     return _CONTENT.fullmatch(name) is not None
 
 
+def is_report(name: str) -> bool:
+    """True for what a keeper wrote of a failed call, which lies beside the call's log segments."""
+    return _REPORT.fullmatch(name) is not None
+
+
 def segment_owner(name: str) -> tuple[str, str] | None:
-    """Returns the call id and node id that a log segment's name holds; None for other names."""
-    match = _SEGMENT.fullmatch(name)
+    """Returns the call id and node id that a log segment's or a report's name holds; None for other names."""
+    match = _SEGMENT.fullmatch(name) or _REPORT.fullmatch(name)
     return (match[1], match[2]) if match else None
 
 

@@ -6,7 +6,8 @@ record stands in the spool, so that no attempt replaces another. Segments go out
 call ends. How far the upload has come stands beside the spool, so a restarted agent goes on from there and
 repeats at most one segment, under the same name. While nothing can be uploaded nothing is read: the spool is the
 buffer.
-Output outside calls stays in the spool.
+Output outside calls stays in the spool. Reports of failed calls are stored beside their output, as
+``logs/<call_id>/<node_id>/<gang_id>.report``, before the gang's end is told.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from phalanx.core.ids import id_text
 from phalanx.core.logrecords import END, LogRecord, RecordError, decode, encode, outside_calls, parse_end
 from phalanx_agent import traces
 from phalanx_agent.dataplane.follow import read_spool
+from phalanx_agent.keeper.failure_report import SUFFIX
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,8 @@ class SpoolUploader:
 
         Raises grpc.aio.AioRpcError when the control plane refuses a segment, OSError when the spool cannot be read.
         """
+        if last:
+            await self._store_reports()
         new = self._read()
         age_ms = self._clock.monotonic_ms() - self._oldest_ms if self._parts else 0
         due = self._bytes >= SEGMENT_BYTES or age_ms >= SEGMENT_MS or bool(self._ended) or last
@@ -77,6 +81,13 @@ class SpoolUploader:
         elif not self._parts:
             self._progress.offset = self._read_to
         return new
+
+    async def _store_reports(self) -> None:
+        """What its keeper wrote of failed calls goes beside their output."""
+        for path in sorted(self._spool.parent.glob(f"*{SUFFIX}")):
+            data = await asyncio.to_thread(path.read_bytes)
+            await self._put(f"logs/{path.stem}/{self._node_id}/{self._gang_id}{SUFFIX}", data)
+            path.unlink()
 
     def _read(self) -> bool:
         if self._bytes >= SEGMENT_BYTES:

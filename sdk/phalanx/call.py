@@ -15,6 +15,7 @@ from phalanx.core.views import CallView, CostView, RankView
 from phalanx.durations import Duration, seconds
 from phalanx.giving_up import STOPS, goes_on
 from phalanx.logs import LogLine, read_logs
+from phalanx.reports import CallReport, call_report
 from phalanx.runner import current
 
 R = TypeVar("R")
@@ -33,6 +34,7 @@ class Call(Generic[R]):
         self.status: Twin[CallView] = Twin(self._status)
         self.parent: Twin[Call[Any] | None] = Twin(self._parent)
         self.children: Twin[tuple[Call[Any], ...]] = Twin(self._children)
+        self.report: Twin[CallReport] = Twin(self._report)
         self.cancel: Cancel = Cancel(self)
 
     @classmethod
@@ -79,6 +81,10 @@ class Call(Generic[R]):
         if self._ended is not None:
             return self._ended
         return self._remember(current().client.get_call(self.id))
+
+    def _report(self) -> CallReport:
+        """Returns what is known of a call that failed, of all of its ranks; NotFoundError of any other."""
+        return call_report(current().client, self.id)
 
     def _parent(self) -> Call[Any] | None:
         """Returns the call from inside which this one was made; None where a program made it."""

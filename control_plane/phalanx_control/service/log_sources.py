@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from phalanx.core.states import GangState, NodeState
 from phalanx.core.views import GangAddress, LogSource
-from phalanx_control.blobs import BlobStore, segment_gang, segment_owner
+from phalanx_control.blobs import BlobStore, is_report, segment_gang, segment_owner
 from phalanx_control.service.ticket_office import TicketOffice
 from phalanx_control.state.model import Call, Gang, Node, Owner, State
 
@@ -64,7 +64,7 @@ class Directory:
     async def stored(self, call_id: str) -> list[LogSource]:
         """Returns the call's stored log segments, by node and then in order."""
         names = await self._blobs.names(f"logs/{call_id}/")
-        owners = ((name, segment_owner(name)) for name in names)
+        owners = ((name, segment_owner(name)) for name in names if not is_report(name))
         return [LogSource(node_id=owner[1], blob=name) for name, owner in owners if owner is not None]
 
     def _agent(self, call: Call, node: Node, owner: Owner) -> LogSource:

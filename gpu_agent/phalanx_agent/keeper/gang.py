@@ -486,6 +486,7 @@ class Gang:
         assert self.why is not None
         running = self.book.running
         if running is not None:
+            watching.write_report(self, running)
             self._finished(
                 running.id, telling.failure_at_end(running.id, self.why, self.config, now - self.book.started_ms)
             )

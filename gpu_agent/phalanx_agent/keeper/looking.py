@@ -11,14 +11,14 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from phalanx.core import stacks
 from phalanx.core.clock import Clock
 from phalanx.core.collectives import Collective, RankState
-from phalanx.core.stacks import main_thread
+from phalanx.core.stacks import Place, main_thread
 from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.setup import STACK_SIGNAL
@@ -54,13 +54,15 @@ class _Look:
 
 @dataclass(slots=True)
 class Looker:
-    """For one gang's ranks on this node. ``replied`` says which of them have answered the call that runs."""
+    """For one gang's ranks on this node. ``replied`` says which of them have answered the call that runs, and
+    whether with a result."""
 
     loop: Loop
     clock: Clock
     ranks: list[RankProcess]
     node_id: str
-    replied: Callable[[], frozenset[int]]
+    bundle_dir: str
+    replied: Callable[[], dict[int, bool]]
     _open: dict[int, _Look] = field(default_factory=dict[int, _Look])
     _unanswered: dict[int, deque[_Look]] = field(default_factory=dict[int, deque[_Look]])
     _count: int = 0
@@ -143,6 +145,12 @@ class Looker:
         else:
             look.sizes[rank.rank] = (before, size)
 
+    def _places(self, dump: str) -> tuple[Place, ...]:
+        """The user's files are named as the user does: where they were unpacked to says nothing to anybody."""
+        own = f"{self.bundle_dir.rstrip('/')}/" if self.bundle_dir else ""
+        places = main_thread(dump, caller=_CALLER, without=_PLATFORM)
+        return tuple(replace(p, file=p.file.removeprefix(own)) for p in places)
+
     def _states(self, look: _Look) -> list[RankState]:
         replied = self.replied()
         return [
@@ -152,7 +160,8 @@ class Looker:
                 pid=rank.host_pid,
                 alive=rank.alive,
                 replied=rank.rank in replied,
-                places=main_thread(look.dumps.get(rank.rank, ""), caller=_CALLER, without=_PLATFORM),
+                failed=not replied.get(rank.rank, True),
+                places=self._places(look.dumps.get(rank.rank, "")),
                 **look.records.get(rank.rank, {}),
             )
             for rank in self.ranks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phalanx_agent.keeper import telling
+from phalanx_agent.keeper import failure_report, telling
+from phalanx_agent.keeper.calls import QueuedCall
 from phalanx_agent.keeper.hang import HangWatch
 from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.looking import Looker
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
 
 
 def looker_of(gang: Gang) -> Looker:
-    looker = Looker(gang.loop, gang.clock, gang.ranks, gang.config.node_id, lambda: frozenset(gang.book.replies))
+    looker = Looker(
+        gang.loop,
+        gang.clock,
+        gang.ranks,
+        gang.config.node_id,
+        bundle_dir=gang.config.bundle_dir,
+        replied=lambda: {rank: reply.ok for rank, reply in gang.book.replies.items()},
+    )
     looker.watch()
     return looker
 
@@ -47,6 +55,22 @@ def hang_watch_of(gang: Gang, looker: Looker) -> HangWatch:
         stalled=gang.stalled,
         note=lambda text: gang.spool.note(gang.ranks[0].rank, text),
         hung=gang.hung,
+    )
+
+
+def write_report(gang: Gang, call: QueuedCall) -> None:
+    """Keeps what is known of the call that the gang's end ends."""
+    assert gang.why is not None
+    failure_report.write(
+        gang.gang_dir,
+        call,
+        gang.why,
+        config=gang.config,
+        ranks=gang.ranks,
+        evidence=gang.evidence,
+        states=gang.judging.states,
+        spool=gang.spool,
+        wall_ms=gang.clock.wall_ms(),
     )
 
 

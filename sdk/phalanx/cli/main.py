@@ -29,6 +29,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("ps", "Calls that are alive, or all of them."),
             ("graph", "A call and the calls that it made, as a tree."),
             ("logs", "What the ranks of a call wrote."),
+            ("stack", "Where the ranks of a running call stand."),
+            ("report", "What is known of a call that failed."),
             ("replay", "Run a call again on this machine."),
             ("explain", "Why a call or gang stands where it stands, and what its ranks got."),
             ("cancel", "End a call on all its ranks."),

@@ -50,6 +50,7 @@ class RankState:
     alive: bool = True
     replied: bool = False
     """It has returned from the function, or raised."""
+    failed: bool = False
     answered: bool = False
     entered: dict[str, int] = field(default_factory=dict[str, int])
     completed: dict[str, int] = field(default_factory=dict[str, int])
@@ -139,7 +140,8 @@ def _stands(state: RankState) -> str:
         return "is dead"
     if state.replied:
         seq = max(state.entered.values(), default=0)
-        return f"has returned after collective #{seq}" if seq else "has returned"
+        how = "failed" if state.failed else "returned"
+        return f"has {how} after collective #{seq}" if seq else f"has {how}"
     waits = next((c for g in sorted(state.entered) if (c := state.waits_in(g)) is not None), None)
     if waits is not None:
         return f"waits in {waits.text}"

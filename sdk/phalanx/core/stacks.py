@@ -24,6 +24,11 @@ class Place:
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
     @property
+    def shown(self) -> str:
+        """The file as people know it, and the line: of an installed package without where packages are."""
+        return f"{self.file.rpartition('/site-packages/')[2]}:{self.line}"
+
+    @property
     def is_users(self) -> bool:
         """No frame of Python's own library or of an installed package."""
         return not _OF_PYTHON.search(self.file) and not self.file.startswith("<")

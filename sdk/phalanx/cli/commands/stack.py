@@ -40,7 +40,7 @@ def stack_lines(states: Sequence[RankState]) -> list[str]:
     stacks = [RankStack(rank=s.rank, node_id=s.node_id, places=s.places) for s in states]
     for ranks, found in alike(stacks):
         lines += ["", describe([by_rank[r] for r in ranks])] if lines else [describe([by_rank[r] for r in ranks])]
-        lines += [f"  {p.file}:{p.line}  {p.function}" for p in reversed(found.places)]
+        lines += [f"  {p.shown}  {p.function}" for p in reversed(found.places)]
     return lines
 
 

@@ -1,0 +1,233 @@
+"""A failed call as a whole: what the control plane knows of it, and what each node's keeper wrote of its ranks.
+
+Reads only. A part that is missing is named, and leaves the rest as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.client import Client
+from phalanx.core.errors import NotFoundError
+from phalanx.core.remote_errors import replay_command
+from phalanx.core.stacks import Place, RankStack, alike, ranks_text
+from phalanx.core.states import CallState, GangState
+from phalanx.core.views import CallView, GangView
+
+PARTS_WITHIN_S = 10.0
+_AGAIN_S = 0.1
+_FAILED = (CallState.FAILED, CallState.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """One rank when its gang ended. ``role``: culprit, victim, or undetermined where nobody could be named."""
+
+    rank: int
+    node_id: str = ""
+    role: str = "victim"
+    pid: int = 0
+    died: bool = False
+    """By itself, before the gang was ended."""
+    exit_code: int = 0
+    signal: int = 0
+    out_of_memory: bool = False
+    type_name: str = ""
+    message: str = ""
+    traceback: str = ""
+    last_lines: tuple[str, ...] = ()
+    stood: str = ""
+    """``waits in all_reduce #41``; empty where it could not be asked any more."""
+    stack: tuple[Place, ...] = ()
+    """Innermost frame first."""
+    collective: str = ""
+    collective_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReport:
+    """Why a call failed. ``str()`` is the report as people read it."""
+
+    call_id: str
+    function: str = ""
+    state: str = ""
+    attempt: int = 0
+    cause: str = ""
+    type_name: str = ""
+    message: str = ""
+    traceback: str = ""
+    culprits: tuple[int, ...] = ()
+    """Empty: it could not be known."""
+    gang_id: str = ""
+    placement: str = ""
+    nodes: tuple[str, ...] = ()
+    missing_nodes: tuple[str, ...] = ()
+    """Of these nothing was stored: they were lost, or the gang never ended there."""
+    ranks: tuple[RankReport, ...] = ()
+    health: tuple[str, ...] = ()
+    """What is reported now of GPUs that it ran on."""
+    charged: str = ""
+    rerun: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join(lines_of(self))
+
+
+def call_report(client: Client, call_id: str) -> CallReport:
+    """Returns the report of a call that failed or ran out of time. Raises NotFoundError for any other."""
+    view = client.get_call(call_id)
+    if CallState(view.state) not in _FAILED:
+        raise NotFoundError(
+            f"call {call_id} is {view.state}: there is a report of calls that failed",
+            hint=f"gpuctl {'explain' if CallState(view.state).terminal else 'stack'} {call_id}",
+        )
+    gang, parts = _gather(client, view)
+    gang_nodes = gang.nodes if gang is not None else ()
+    error = view.error
+    culprits = tuple(r.rank for r in error.ranks if r.culprit) or ((error.rank,) if error.rank >= 0 else ())
+    return CallReport(
+        call_id=call_id,
+        function=view.function,
+        state=view.state,
+        attempt=view.attempt,
+        cause=error.cause.value,
+        type_name=error.type_name,
+        message=error.message,
+        traceback=error.traceback,
+        culprits=culprits,
+        gang_id=view.gang_id,
+        placement=view.placement,
+        nodes=gang_nodes,
+        missing_nodes=tuple(node for node in gang_nodes if node not in parts),
+        ranks=_ranks(view, parts, culprits),
+        health=_health(client, frozenset(gang.gpus) if gang is not None else frozenset()),
+        charged=f"{view.cost.money} {view.cost.currency}",
+        rerun=replay_command(call_id),
+    )
+
+
+def _gather(client: Client, view: CallView) -> tuple[GangView | None, dict[str, dict[str, Any]]]:
+    """Returns the gang, and what each of its nodes wrote, which they do a moment after the call has failed."""
+    until = time.monotonic() + PARTS_WITHIN_S
+    while True:
+        gang = _gang(client, view)
+        nodes = gang.nodes if gang is not None else ()
+        parts = {node: part for node in nodes if (part := _part(client, view, node)) is not None}
+        over = gang is None or GangState(gang.state).terminal or time.monotonic() > until
+        if over or len(parts) == len(nodes):
+            return gang, parts
+        threading.Event().wait(_AGAIN_S)
+
+
+def _gang(client: Client, view: CallView) -> GangView | None:
+    try:
+        return client.explain_gang(view.gang_id).gang if view.gang_id else None
+    except NotFoundError:
+        return None
+
+
+def _part(client: Client, view: CallView, node: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(client.get_blob(f"logs/{view.call_id}/{node}/{view.gang_id}.report"))
+    except NotFoundError:
+        return None
+
+
+def _ranks(view: CallView, parts: dict[str, dict[str, Any]], culprits: tuple[int, ...]) -> tuple[RankReport, ...]:
+    found: dict[int, RankReport] = {}
+    for failure in view.error.ranks:
+        found[failure.rank] = RankReport(
+            rank=failure.rank,
+            node_id=failure.node_id,
+            role=_role(failure.rank, culprits),
+            exit_code=failure.exit_code,
+            signal=failure.signal,
+            type_name=failure.type_name,
+            message=failure.message,
+            traceback=failure.traceback,
+            last_lines=tuple(failure.last_lines.splitlines()),
+        )
+    for node, part in parts.items():
+        for rank in part["ranks"]:
+            values: dict[str, Any] = {
+                **rank,
+                "node_id": node,
+                "role": _role(int(rank["rank"]), culprits),
+                "last_lines": tuple(rank["last_lines"]),
+                "stack": tuple(Place(*place) for place in rank["stack"]),
+            }
+            found[int(rank["rank"])] = RankReport(**values)
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def _role(rank: int, culprits: tuple[int, ...]) -> str:
+    return "culprit" if rank in culprits else "victim" if culprits else "undetermined"
+
+
+def _health(client: Client, gpus: frozenset[str]) -> tuple[str, ...]:
+    if not gpus:
+        return ()
+    infos = [(node.node_id, gpu.info) for node in client.list_nodes() for gpu in node.gpus]
+    return tuple(f"{node} {gpu.uuid}: {gpu.reason}" for node, gpu in infos if gpu.uuid in gpus and gpu.reason)
+
+
+def lines_of(report: CallReport) -> list[str]:
+    """Returns the report as people read it: the error, each rank in a line, stacks once each, output of who failed."""
+    who = ranks_text(report.culprits) if report.culprits else "could not be determined"
+    rows = [
+        ("call", f"{report.call_id}  {report.state}  {report.function}  attempt {report.attempt}"),
+        ("error", f"{report.type_name or report.cause}: {report.message}"),
+        ("culprit", who),
+        ("gang", f"{report.gang_id}  on {', '.join(report.nodes)}" if report.gang_id else "none"),
+        ("why there", report.placement),
+        *(("no word of", node) for node in report.missing_nodes),
+        *(("health", line) for line in report.health),
+        ("charged", report.charged),
+        ("rerun", report.rerun),
+    ]
+    lines = [f"{name:<10} {value}" for name, value in rows if value]
+    if report.ranks:
+        lines += ["", *(_rank_line(rank) for rank in report.ranks)]
+    return [*lines, *_traces(report), *_stacks(report), *_output(report)]
+
+
+def _rank_line(rank: RankReport) -> str:
+    how = [f"{rank.type_name}: {rank.message}".strip(": ").partition("\n")[0][:160]]
+    if rank.out_of_memory:
+        how.append("killed by the kernel: out of memory")
+    elif rank.signal:
+        how.append(f"signal {rank.signal}")
+    elif rank.died:
+        how.append(f"exit code {rank.exit_code}")
+    how.append(rank.stood)
+    if rank.collective and "collective" not in rank.stood and rank.collective not in rank.stood:
+        how.append(f"last collective {rank.collective}")
+    where = f"  {rank.node_id}" if rank.node_id else ""
+    return f"rank {rank.rank:<4} {rank.role:<12}{where}  {'; '.join(h for h in how if h) or 'was ended with the gang'}"
+
+
+def _traces(report: CallReport) -> list[str]:
+    own = report.traceback.rstrip()
+    whose = ranks_text(report.culprits[:1]) if report.culprits else "the error"
+    return ["", f"traceback of {whose}", own] if own else []
+
+
+def _stacks(report: CallReport) -> list[str]:
+    lines: list[str] = []
+    stood = [RankStack(rank=r.rank, node_id=r.node_id, places=r.stack) for r in report.ranks if r.stack]
+    for ranks, found in alike(stood):
+        lines += ["", f"stack of {ranks_text(ranks)} when the gang was ended"]
+        lines += [f"  {p.shown}  {p.function}" for p in reversed(found.places)]
+    return lines
+
+
+def _output(report: CallReport) -> list[str]:
+    lines: list[str] = []
+    for rank in report.ranks:
+        if rank.last_lines and (rank.role != "victim" or len(report.ranks) <= 2):
+            lines += ["", f"last output of rank {rank.rank}", *(f"  {line}" for line in rank.last_lines)]
+    return lines
