@@ -23,8 +23,6 @@ from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
 from phalanx_agent.worker.signals import WORDS, Stop, StopIdleError, Where
 
-SPOILT = "a call lowered a hard limit of its process for good (setrlimit): the gang is not used again"
-
 
 @dataclass(frozen=True, slots=True)
 class Callee:
@@ -90,8 +88,9 @@ class Server:
         else:
             self._fail(frame.id, ran.error)
         del ran
-        if self.config.world_size == 1 and not self.state.restore():
-            raise StopIdleError(SPOILT)
+        spoilt = self.state.restore() if self.config.world_size == 1 else ""
+        if spoilt:
+            raise StopIdleError(spoilt)
         self._give_back_late()
 
     def _run(self, frame: Frame) -> _Ran:
@@ -158,8 +157,9 @@ class Server:
             meta["released"] = [c.hex() for c in released]
         if self.config.world_size > 1:
             meta["seq"] = group.sequence_number()
-            if not self.state.restore():
-                meta["leaves"] = SPOILT
+            spoilt = self.state.restore()
+            if spoilt:
+                meta["leaves"] = spoilt
         self.link.send(Frame(Kind.RESULT, call, meta, body, fds=fds))
         if fds:
             self.results.sent([f["slot"] for f in meta["fds"]])

@@ -1,7 +1,8 @@
 """What user code may change in its process and a later call must not notice: put back after each call.
 
-Working directory, umask, standard streams, signal handlers, soft limits, environment variables. The platform's own
-descriptors live at high numbers, where nothing that closes "all" descriptors up to the usual limit finds them.
+Working directory, umask, standard streams, signal handlers and mask, timers, soft limits, processors, environment
+variables, the collector of garbage, import path, and what torch has of its own. The platform's own descriptors live at
+high numbers, where nothing that closes "all" descriptors up to the usual limit finds them.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import _signal  # pyright: ignore[reportMissingImports]  without the enum lookups that cost 1 µs per signal
 import contextlib
 import fcntl
+import gc
 import io
 import os
 import resource
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from phalanx_agent.worker.torch_state import TorchState
+
+LOWERED = "a call lowered a hard limit of its process for good (setrlimit): the gang is not used again"
+SLOWED = "a call lowered its process's priority for good (nice): the gang is not used again"
 
 HIGH_FD = 12_000
 _LIMITS = (
@@ -52,6 +59,10 @@ def close_all_but(kept: set[int]) -> None:
                 os.close(fd)
 
 
+def _current_mask() -> frozenset[int]:
+    return frozenset(map(int, _signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+
+
 @dataclass(slots=True)
 class ProcessState:
     """A snapshot, and the way back to it. ``streams`` are the platform's copies of descriptors 0, 1 and 2."""
@@ -65,6 +76,12 @@ class ProcessState:
     _handlers: dict[int, Any]
     _limits: dict[int, tuple[int, int]]
     _environ: dict[bytes, bytes]
+    _path: list[str] = field(default_factory=lambda: list(sys.path))
+    _mask: frozenset[int] = field(default_factory=_current_mask)
+    _processors: set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
+    _priority: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
+    _recursion: int = field(default_factory=sys.getrecursionlimit)
+    _torch: TorchState | None = field(default_factory=TorchState.take)
 
     @staticmethod
     def take(streams: tuple[int, int, int]) -> ProcessState:
@@ -82,8 +99,11 @@ class ProcessState:
             dict(_raw_environ()),
         )
 
-    def restore(self) -> bool:
-        """Puts back whatever differs; False where that is not allowed. Buffered output was written before."""
+    def restore(self) -> str:
+        """Puts back whatever differs. Returns why the process cannot be used again; "" where it can.
+
+        Buffered output was written before.
+        """
         self._restore_streams()
         if _cwd_or_none() != self._cwd:
             os.fchdir(self._cwd_fd)
@@ -97,7 +117,39 @@ class ProcessState:
         for which, limits in self._limits.items():
             if resource.getrlimit(which) != limits:
                 whole = _set_limit(which, limits) and whole
-        return whole
+        self._restore_interpreter()
+        if not whole:
+            return LOWERED
+        return self._restore_scheduling() or self._restore_torch()
+
+    def _restore_torch(self) -> str:
+        if self._torch is None and "torch" in sys.modules:
+            self._torch = TorchState.take(late=True)
+        return self._torch.restore() if self._torch is not None else ""
+
+    def _restore_interpreter(self) -> None:
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            if _signal.getitimer(timer)[0]:
+                _signal.setitimer(timer, 0)
+        if _current_mask() != self._mask:
+            _signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        if sys.path != self._path:
+            sys.path[:] = self._path
+        if sys.getrecursionlimit() != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+        if not gc.isenabled():
+            gc.enable()
+
+    def _restore_scheduling(self) -> str:
+        if os.sched_getaffinity(0) != self._processors:
+            os.sched_setaffinity(0, self._processors)
+        if os.getpriority(os.PRIO_PROCESS, 0) == self._priority:
+            return ""
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, self._priority)
+        except OSError:
+            return SLOWED
+        return ""
 
     def _restore_streams(self) -> None:
         for fd, identity in enumerate(self._identities):
