@@ -236,7 +236,9 @@ class Mapper:
     def _prepare(self) -> tuple[Runner, Target]:
         if self._prepared is None:
             runner = current()
-            self._prepared = (runner, self._definition.target(runner.client))
+            target = self._definition.target(runner.client)
+            target.refuse_stream()
+            self._prepared = (runner, target)
             if runner.shows_output:
                 self._shown = ShownCalls(runner.client)
         return self._prepared

@@ -332,3 +332,20 @@ def test_with_returns_all_an_item_is_the_list_by_rank() -> None:
 def test_ranks_that_yield_different_numbers_are_told() -> None:
     with pytest.raises(Exception, match="as many items"):
         list(by_rank.stream(30))
+
+
+@phalanx.gpu_function(gpus=0, scaledown_window=5, hang_timeout=1.5, grace=2)
+def hangs_at(n: int) -> Generator[int, None, None]:
+    for i in range(10**9):
+        if i == n:
+            time.sleep(600)
+        yield i
+
+
+def test_a_stream_that_waits_for_its_reader_does_not_hang() -> None:
+    items = hangs_at.stream(40)
+    assert next(items) == 0
+    time.sleep(4)
+    assert next(items) == 1
+    with pytest.raises(phalanx.GangHangError):
+        list(items)

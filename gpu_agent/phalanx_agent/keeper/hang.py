@@ -45,7 +45,7 @@ class _Round:
 
 @dataclass(slots=True)
 class HangWatch:
-    """``output`` counts the bytes that the local ranks wrote, ``running`` names the call; ``stalled`` tells a stall, ""
+    """``output`` counts what local ranks wrote and yielded, ``running`` names the call; ``stalled`` tells a stall, ""
     that it is over, ``note`` puts a line into the output; ``hung`` ends the gang."""
 
     config: GangConfig

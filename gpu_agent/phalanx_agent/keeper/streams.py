@@ -41,17 +41,28 @@ class Streams:
     interrupt: Callable[[Outcome, int], None]
     end: Callable[[Why, int], None]
     _merging: Merging = field(default_factory=lambda: Merging(0))
+    _items: int = 0
+    _waits: bool = False
+    """For the reader: it has not come, or has not taken what is there."""
+
+    @property
+    def signs(self) -> int:
+        """Changes as long as items are made, or wait for their reader: such a gang does not hang."""
+        return self.clock.monotonic_ms() if self._waits else self._items
 
     def begin(self) -> None:
         """Another call begins."""
         self._merging.drop()
         self._merging = Merging(len(self.ranks))
+        self._waits = self.book.running is not None and bool(self.book.running.meta.get("held"))
 
     def item(self, rank: RankProcess, frame: Frame) -> None:
         """A rank has made an item."""
         if self.book.running is None or self.book.running.id != frame.id:
             close_fds(frame.fds)
             return
+        self._items += 1
+        self._waits = bool(frame.meta.get("full"))
         if self.config.function.returns != "all":
             self._pass_on(frame)
             return
@@ -70,6 +81,7 @@ class Streams:
         """The reader has taken items; one that comes early finds its call in the queue."""
         running = self.book.running
         if running is not None and running.id == frame.id:
+            self._waits = False
             self._to_ranks(Frame(Kind.CREDIT, frame.id, frame.meta))
             return
         for call in self.book.queue:

@@ -49,7 +49,7 @@ def hang_watch_of(gang: Gang, looker: Looker) -> HangWatch:
         loop=gang.loop,
         clock=gang.clock,
         looker=looker,
-        output=lambda: gang.spool.written,
+        output=lambda: gang.spool.written + gang.streams.signs,
         tell=gang.tell,
         running=lambda: gang.book.running.id.hex() if gang.book.running else "",
         stalled=gang.stalled,

@@ -141,6 +141,8 @@ class Flow:
         if not self._alone:
             meta["window"] = self.window.items
         self.window.add(packed.nbytes)
+        if not self.window.room:
+            meta["full"] = True
         if packed.nbytes < MEMFD_BYTES:
             self._link.send(Frame(Kind.ITEM, self._call, meta, packed.tobytes()))
             return

@@ -41,7 +41,8 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     FOLLOW    client → agent          ticket, call, offset
     LOG       agent → client          rank, node, stream, at_ms, offset                body = bytes
     END       agent → client          bytes_by_rank, complete
-    ITEM      rank → keeper → agent → client   n, fds, parts      the stream's item number n, from 0; body = envelope
+    ITEM      rank → keeper → agent → client   n, fds, parts, window, full   the stream's item number n, from 0; body =
+                                                              envelope; full: nothing more before a CREDIT
     CREDIT    client → agent → keeper → rank   taken              so many items of the stream have been taken; the first
                                                                   one makes its sender the reader of a held stream
     LOOK      keeper, client → agent → keeper   full, ticket, call     where ranks stand: of other nodes, or of a call
