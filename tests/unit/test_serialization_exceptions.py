@@ -251,9 +251,83 @@ def test_tracebacks_leave_out_the_platforms_frames() -> None:
     assert "test_serialization_exceptions.py" in info.traceback
 
 
-def test_exception_groups_arrive() -> None:
-    got = travel(ExceptionGroup("both", [ValueError("a"), TwoArguments(1, "b")]))
-    assert isinstance(got, (ExceptionGroup, errors.RemoteError))
+class OwnGroup(ExceptionGroup[Exception]):
+    pass
+
+
+def test_exception_groups_arrive_with_the_types_of_all_members() -> None:
+    inner = OwnGroup("inner", [KeywordOnly(response="r"), BadReduce("x")])
+    got = travel(ExceptionGroup("both", [ValueError("a"), TwoArguments(1, "b"), inner]))
+    assert isinstance(got, ExceptionGroup)
+    first, second, third = got.exceptions
+    assert [type(each) for each in (first, second, third)] == [ValueError, TwoArguments, OwnGroup]
+    assert [type(each) for each in third.exceptions] == [KeywordOnly, BadReduce]  # pyright: ignore[reportAttributeAccessIssue]
+    caught, rest = got.split(TwoArguments)
+    assert caught is not None
+    assert rest is not None
+
+
+def test_a_member_that_does_not_load_is_there_as_text_and_the_others_as_they_are() -> None:
+    got = travel(ExceptionGroup("g", [Unloadable("held"), ValueError("a")]))
+    assert isinstance(got, ExceptionGroup)
+    assert str(got.exceptions[0]) == "Unloadable: held"
+    assert type(got.exceptions[1]) is ValueError
+
+
+def test_causes_of_members_arrive() -> None:
+    member = ValueError("a")
+    member.__cause__ = KeyError("why")
+    got = travel(ExceptionGroup("g", [member]))
+    assert isinstance(got, ExceptionGroup)
+    assert type(got.exceptions[0].__cause__) is KeyError
+
+
+def test_of_a_group_too_large_for_the_log_the_first_members_arrive_and_the_rest_is_counted() -> None:
+    got = travel(ExceptionGroup("many", [ValueError("x" * 100) for _ in range(5000)]))
+    assert isinstance(got, ExceptionGroup)
+    assert "more exceptions of this group" in str(got.exceptions[-1])
+    assert type(got.exceptions[0]) is ValueError
+
+
+def test_an_exception_keeps_its_cause_and_its_context() -> None:
+    top = ValueError("top")
+    top.__context__ = KeyError("met")
+    top.__cause__ = OSError("because")
+    got = travel(top)
+    assert (type(got.__cause__), type(got.__context__)) == (OSError, KeyError)
+    assert got.__suppress_context__
+
+
+def test_notes_of_the_user_arrive_before_the_platforms() -> None:
+    exc = TwoArguments(1, "x")
+    exc.add_note("while loading shard 3")
+    got = travel(exc)
+    assert got.__notes__[0] == "while loading shard 3"
+    assert "while loading shard 3" in str(got.remote_traceback)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_exception_that_holds_a_value_too_deep_to_travel_keeps_its_type() -> None:
+    exc = ValueError("deep")
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    exc.nested = nested  # pyright: ignore[reportAttributeAccessIssue]
+    got = travel(exc)
+    assert (type(got), str(got)) == (ValueError, "deep")
+
+
+def test_endless_recursion_is_told_in_few_lines() -> None:
+    def again(n: int) -> int:
+        return again(n + 1)
+
+    info = described(lambda: again(0))
+    assert info.type_name == "RecursionError"
+    assert "more times" in info.traceback
+    assert info.traceback.count("again(n + 1)") < 10
+
+
+def test_the_error_says_how_to_run_the_call_again() -> None:
+    assert "gpuctl replay c-1 --local" in travel(ValueError("x")).__notes__[-1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,18 @@ import torch
 
 from phalanx.core.errors import SerializationError, VersionError
 from phalanx.core.serialization import Packed, pack, pack_arguments, unpack, unpack_first
+
+
+@dataclass
+class Held:
+    value: object
+
+
+class Slim:
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
 
 
 def back(value: object) -> Any:
@@ -143,6 +157,9 @@ def test_a_tensor_over_writable_memory_is_a_view() -> None:
         (threading.Lock(), "result cannot travel: a value of type _thread.lock"),
         (Holder({"k": threading.current_thread()}), 'result.value["k"]'),
         ([1, {2: (i for i in ())}], "result[1][2]"),
+        (Held((1, threading.Lock())), "result.value[1]"),
+        (Slim(threading.Lock()), "result.value cannot travel"),
+        (deque([1, threading.Lock()]), "result[1]"),
     ],
 )
 def test_the_element_that_cannot_travel_is_named(value: object, path: str) -> None:

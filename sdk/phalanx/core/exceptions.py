@@ -8,8 +8,10 @@ or keyword-only constructor arguments, a `__reduce__` that raises on load) is re
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import Any
 
+from phalanx.core.errors import RemoteError
 from phalanx.core.picklers import dumps_by_value
 
 MAX_BYTES = 64 * 1024
@@ -21,64 +23,65 @@ _CONTROL = (SystemExit, KeyboardInterrupt, GeneratorExit)
 _CONTROL_MODULES = frozenset({"builtins", "asyncio.exceptions", "phalanx.context"})
 """Whose exceptions outside Exception say something to a process or a task, which the caller's must not obey."""
 
-_Link = tuple[bytes, str, bool]
+_Link = tuple[bytes, bool, int, str]
+"""One exception on its way: pickled, whether it hides its context, and under which of those before it it stands, as
+"cause" or "context"."""
 
 
 def pack_exception(exc: BaseException) -> bytes:
-    """Returns the exception and its causes, or b"" when it does not survive a round trip tried here."""
+    """Returns the exception with its causes and contexts, or b"" when it does not survive a round trip tried here.
+
+    Of a long or large chain what lies nearest to the exception travels.
+    """
     chain: list[_Link] = []
-    seen: set[int] = set()
-    link, this = "", exc
-    while this is not None and id(this) not in seen and len(chain) < _MAX_CHAIN:
-        seen.add(id(this))
+    seen = {id(exc)}
+    waiting: deque[tuple[BaseException, int, str]] = deque([(exc, -1, "")])
+    while waiting and len(chain) < _MAX_CHAIN:
+        this, above, link = waiting.popleft()
         data = _pack_one(this)
         if not data:
-            break
-        chain.append((data, link, this.__suppress_context__))
-        link, this = ("cause", this.__cause__) if this.__cause__ is not None else ("context", this.__context__)
-    while chain and sum(len(data) for data, _, _ in chain) > MAX_BYTES:
+            continue
+        for under, name in ((this.__cause__, "cause"), (this.__context__, "context")):
+            if under is not None and id(under) not in seen:
+                seen.add(id(under))
+                waiting.append((under, len(chain), name))
+        chain.append((data, this.__suppress_context__, above, link))
+    while chain and sum(len(data) for data, *_ in chain) > MAX_BYTES:
         chain.pop()
     return pickle.dumps(chain, protocol=5) if chain else b""
 
 
 def unpack_exception(data: bytes) -> BaseException | None:
-    """Returns the exception with its causes, or None when it does not load here."""
-    if not data:
-        return None
-    chain: list[_Link] | None = _load(data)
+    """Returns the exception with its causes and contexts, or None when it does not load here."""
+    chain: list[_Link] | None = _load(data) if data else None
     if not isinstance(chain, list) or not chain:
         return None
-    first = _load(chain[0][0])
+    loaded = [_load(packed) for packed, *_ in chain]
+    first = loaded[0]
     if not isinstance(first, BaseException):
         return None
-    this = first
-    this.__suppress_context__ = chain[0][2]
-    for packed, link, suppress in chain[1:]:
-        under = _load(packed)
+    for under, (_, suppress, above, link) in zip(loaded, chain, strict=True):
         if not isinstance(under, BaseException):
-            break
+            continue
+        over = loaded[above] if above >= 0 else None
+        if isinstance(over, BaseException):
+            over_suppresses = over.__suppress_context__
+            setattr(over, f"__{link}__", under)
+            over.__suppress_context__ = over_suppresses
         under.__suppress_context__ = suppress
-        this = _attach(this, under, link)
     return first
-
-
-def _attach(this: BaseException, under: BaseException, link: str) -> BaseException:
-    if link == "cause":
-        this.__cause__ = under
-    else:
-        this.__context__ = under
-    return under
 
 
 def _pack_one(exc: BaseException) -> bytes:
     if not _may_be_raised_elsewhere(exc):
         return b""
-    for encode in (_plain, _without_constructor):
+    group = isinstance(exc, BaseExceptionGroup)
+    for encode in (_members_apart,) if group else (_plain, _without_constructor):
         data = encode(exc)
         if len(data) > MAX_BYTES:
             return _cut(exc)
         loaded = _load(data) if data else None
-        if type(loaded) is type(exc) and _text(loaded) == _text(exc):
+        if type(loaded) is type(exc) and (group or _text(loaded) == _text(exc)):
             return data
     return b""
 
@@ -99,13 +102,57 @@ def _cut(exc: BaseException) -> bytes:
     return data if len(data) <= MAX_BYTES and data and type(_load(data)) is type(exc) else b""
 
 
+def _members_apart(exc: Any) -> bytes:
+    """A group, with each member's own type and causes where those can travel, and its text otherwise."""
+    members: list[bytes] = []
+    room = MAX_BYTES // 2
+    for number, member in enumerate(exc.exceptions):
+        data = pack_exception(member) or pack_exception(_in_words(member))
+        room -= len(data)
+        if room < 0 and members:
+            left = len(exc.exceptions) - number
+            members.append(pack_exception(RemoteError(f"… and {left:,} more exceptions of this group")))
+            break
+        members.append(data)
+    message = shorten(exc.message, MAX_MESSAGE_CHARS)
+    return _dump(_Regrouped(type(exc), message, members, _state_of(exc)))
+
+
+def _in_words(exc: BaseException) -> RemoteError:
+    stand_in = RemoteError(f"{type(exc).__qualname__}: {shorten(_text(exc) or '', MAX_MESSAGE_CHARS // 8)}")
+    stand_in.type_name = type(exc).__qualname__
+    return stand_in
+
+
+class _Regrouped:
+    """Pickles as the group that it stands for."""
+
+    def __init__(self, cls: type[Any], message: str, members: list[bytes], state: dict[str, Any]) -> None:
+        self._parts = (cls, message, members, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return regroup, self._parts
+
+
+def regroup(cls: type[Any], message: str, members: list[bytes], state: dict[str, Any]) -> BaseException:
+    """Makes the group of its members, without running its constructor."""
+    loaded = [unpack_exception(data) or RemoteError("an exception that does not load here") for data in members]
+    make: Any = cls.__new__
+    exc: BaseException = make(cls, message, loaded)
+    vars(exc).update(state)
+    return exc
+
+
 def _plain(exc: BaseException) -> bytes:
     return _dump(exc)
 
 
 def _without_constructor(exc: BaseException) -> bytes:
-    state = {k: v for k, v in vars(exc).items() if _dump(v)}
-    return _dump(_Rebuilt(type(exc), exc.args, state))
+    return _dump(_Rebuilt(type(exc), exc.args, _state_of(exc)))
+
+
+def _state_of(exc: BaseException) -> dict[str, Any]:
+    return {k: v for k, v in vars(exc).items() if _dump(v)}
 
 
 class _Rebuilt:

@@ -6,8 +6,8 @@ A record is a fixed 31-byte header and the bytes as the rank wrote them, whole l
 
 ``stream`` is 1 for stdout and 2 for stderr. The platform's own records hold a JSON object: 0 is an attempt's end,
 ``{"bytes_by_rank": {"0": 12, …}, "complete": true}``, with which a reader can tell that nothing is missing; 3 is a mark
-among the output, ``{"attempt": 2}`` before the first output of an attempt after the first, ``{"gap": 4096, "stream": 1}``
-where so many bytes of that rank could not be kept, or ``{"note": "…"}``, a line of the platform's own.
+among the output, ``{"attempt": 2}`` before the first output of an attempt after the first, ``{"gap": 4096, "stream":
+1}`` where so many bytes of that rank could not be kept, or ``{"note": "…"}``, a line of the platform's own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogMark:
-    """Either the number of the attempt that what follows belongs to, bytes of one stream that are missing, or a note."""
+    """Either the attempt that what follows belongs to, or bytes of one stream that are missing, or a note."""
 
     attempt: int = 0
     gap: int = 0

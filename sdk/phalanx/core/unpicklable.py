@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def _all_children(value: Any) -> Iterator[tuple[str, Any]]:
         for k, v in value.items():  # pyright: ignore[reportUnknownVariableType]
             yield f"[{k!r}]".replace("'", '"'), v
             yield f" key {k!r}", k
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, deque)):
         for i, v in enumerate(value):  # pyright: ignore[reportUnknownVariableType]
             yield f"[{i}]", v
     elif isinstance(value, (set, frozenset)):
@@ -68,6 +69,15 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     elif not isinstance(value, type):
         for name, v in getattr(value, "__dict__", {}).items():
             yield f".{name}", v
+        for name in _slots_of(type(value)):
+            if hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+
+
+def _slots_of(cls: type) -> Iterator[str]:
+    for each in cls.__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else map(str, slots)
 
 
 def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
