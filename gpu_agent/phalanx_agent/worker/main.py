@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +189,7 @@ class _Rank:
             PHALANX_GANG=config.gang_id,
             PHALANX_FUNCTION=config.function.name,
         )
+        tempfile.tempdir = None  # imports in the zygote made it look already
         cuda.show_only_leased(config)
         group.advertise(config, self._setup.rank, self._setup.local_rank)
         os.environ.update(self._equipment.environment)
