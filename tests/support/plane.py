@@ -60,7 +60,7 @@ class TestPlane:
         for keeper in self.keepers:
             keeper.die()
 
-    def open(
+    def open(  # noqa: PLR0913  what a gang may be
         self,
         *,
         gang_id: str = GANG,
@@ -69,6 +69,7 @@ class TestPlane:
         state: dict[str, Any] | None = None,
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
+        streams: bool = False,
         silent: bool = False,
         gpus_may_fail: bool = False,
     ) -> FakeKeeper:
@@ -77,7 +78,13 @@ class TestPlane:
         keeper = FakeKeeper(path, answer=answer, state=state, silent=silent)
         self.keepers.append(keeper)
         self.attach(
-            keeper, gang_id=gang_id, lead=lead, peers=peers, returns_all=returns_all, gpus_may_fail=gpus_may_fail
+            keeper,
+            gang_id=gang_id,
+            lead=lead,
+            peers=peers,
+            returns_all=returns_all,
+            streams=streams,
+            gpus_may_fail=gpus_may_fail,
         )
         return keeper
 
@@ -89,6 +96,7 @@ class TestPlane:
         lead: bool = True,
         peers: tuple[PeerSpec, ...] = (),
         returns_all: bool = False,
+        streams: bool = False,
         gpus_may_fail: bool = False,
     ) -> None:
         """Gives the data plane a gang whose keeper is there already; logged calls are journalled beside it."""
@@ -100,6 +108,7 @@ class TestPlane:
             lead=lead,
             peers=peers,
             returns_all=returns_all,
+            streams=streams,
             gpus_may_fail=gpus_may_fail,
             call_journal=keeper.path.with_suffix(".jsonl"),
         )
