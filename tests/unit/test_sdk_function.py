@@ -122,7 +122,7 @@ def test_a_stream_that_could_be_run_again_is_refused() -> None:
     def generator() -> Any:
         yield 1
 
-    with pytest.raises(InvalidSpecError, match="retries=2.*not run again"):
+    with pytest.raises(InvalidSpecError, match=r"retries=2.*not run again"):
         phalanx.gpu_function(retries=2)(generator)
 
 
