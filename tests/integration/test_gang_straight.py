@@ -338,51 +338,70 @@ def test_another_clients_call_waits_at_the_agent(gangs: Gangs, clients: list[Cli
     (tmp_path / "go").touch()
 
 
+@dataclass(slots=True)
+class Behind:
+    """A call that runs for long, and two behind it, all over one lane. ``folder`` is theirs."""
+
+    keeper: Keeper
+    client: Client
+    folder: Path
+    calls: list[bytes]
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+
 @pytest.fixture
-def behind_a_long_one(gangs: Gangs, clients: list[Client], tmp_path: Path) -> tuple[Keeper, Client, list[bytes]]:
-    """A call that runs for long, and two behind it, all over one lane."""
+def behind(gangs: Gangs, clients: list[Client], tmp_path: Path) -> Behind:
     keeper = gangs.one(count_to, gpus=0)
     client = lane_of(keeper, clients)
-    learn_that_calls_are_short(client, tmp_path)
-    stopped(keeper)
-    calls = [client.call(str(tmp_path), value) for value in (-1, 2, 3)]
-    os.kill(keeper.pid, signal.SIGCONT)
-    wait_until(lambda: ran(tmp_path) == [-1], "the first runs")
-    return keeper, client, calls
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        learn_that_calls_are_short(client, folder)
+        stopped(keeper)
+        calls = [client.call(str(folder), value) for value in (-1, 2, 3)]
+        os.kill(keeper.pid, signal.SIGCONT)
+        wait_until(lambda folder=folder: ran(folder) == [-1], "the first runs")
+        made = Behind(keeper, client, folder, calls)
+        if not _passed_on(keeper, calls):
+            return made
+        made.go()  # on a busy machine the keeper was too slow to think it short
+        of(keeper, Kind.RESULT, calls[0])
+    raise AssertionError("no call waited behind the first")
 
 
-def test_with_their_lane_calls_that_wait_become_the_agents(
-    behind_a_long_one: tuple[Keeper, Client, list[bytes]], tmp_path: Path
-) -> None:
-    keeper, _, (running, second, third) = behind_a_long_one
+def _passed_on(keeper: Keeper, calls: list[bytes]) -> bool:
+    _results(keeper, calls[0])
+    return any(f.kind is Kind.CALL and f.id in calls for f in keeper.seen)
+
+
+def test_with_their_lane_calls_that_wait_become_the_agents(behind: Behind) -> None:
+    keeper, (running, second, third) = behind.keeper, behind.calls
     keeper.send(Frame(Kind.LANE, flags=LANE << LANE_BITS))
     keeper.wait_for(lambda f: f.kind is Kind.LANE, "the lane's end")
     told = [(f.kind, f.id) for f in keeper.seen if f.kind is Kind.LANE or f.id in (running, second, third)]
     assert told[-4:] == [(Kind.STARTED, running), (Kind.CALL, second), (Kind.CALL, third), (Kind.LANE, bytes(16))]
-    (tmp_path / "go").touch()
+    behind.go()
     of(keeper, Kind.RESULT, running)
-    assert ran(tmp_path) == [-1]
+    assert ran(behind.folder) == [-1]
 
 
-def test_a_cancel_takes_a_call_that_waits_to_the_agent(
-    behind_a_long_one: tuple[Keeper, Client, list[bytes]], tmp_path: Path
-) -> None:
-    keeper, client, (running, second, third) = behind_a_long_one
+def test_a_cancel_takes_a_call_that_waits_to_the_agent(behind: Behind) -> None:
+    keeper, client, (running, second, third) = behind.keeper, behind.client, behind.calls
     client.sock.sendall(encode_head(Frame(Kind.CANCEL, second, {"reason": "cancelled"})))
     of(keeper, Kind.CANCEL, second)
     assert [f.kind for f in keeper.seen if f.id == second] == [Kind.CALL, Kind.CANCEL]
-    (tmp_path / "go").touch()
+    behind.go()
     of(keeper, Kind.RESULT, running)
     of(keeper, Kind.RESULT, third)
-    assert ran(tmp_path) == [-1, 3]
+    assert ran(behind.folder) == [-1, 3]
 
 
-def test_whoever_asks_for_a_call_that_waits_gets_it_to_the_agent(
-    behind_a_long_one: tuple[Keeper, Client, list[bytes]], tmp_path: Path
-) -> None:
-    keeper, _, (_, second, third) = behind_a_long_one
+def test_whoever_asks_for_a_call_that_waits_gets_it_to_the_agent(behind: Behind) -> None:
+    keeper, (_, second, third) = behind.keeper, behind.calls
     keeper.send(Frame(Kind.ASK, second))
     of(keeper, Kind.CALL, second)
-    (tmp_path / "go").touch()
+    behind.go()
     of(keeper, Kind.RESULT, third)
-    assert ran(tmp_path) == [-1, 3]
+    assert ran(behind.folder) == [-1, 3]
