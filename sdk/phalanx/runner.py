@@ -122,7 +122,7 @@ class Runner:
             return self._after_loss(flight, stop)
         if frame.kind is Kind.RESULT:
             return value_of_frame(frame, flight.target.returns)
-        if frame.kind is Kind.BUSY:
+        if frame.kind is Kind.BUSY or (frame.kind is Kind.UNKNOWN and frame.meta.get("never_ran")):
             self.note_busy(flight, frame)
             return self.durable(flight.target, flight.raw_id, flight.packed, stop)
         if frame.kind is Kind.FAILURE:

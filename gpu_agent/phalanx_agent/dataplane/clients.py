@@ -183,7 +183,7 @@ class Client:
         if not isinstance(gang, LeadGang):
             raise NotFoundError(f"gang {gang.spec.gang_id} takes calls on its lead node, not on {self._plane.node_id}")
         self._lead = gang
-        self.lane = gang.lanes.open(self, fds) if fds else 0
+        self.lane = gang.lanes.open(self, fds) if fds and not gang.stopping else 0
         meta: dict[str, Any] = {"gang": gang.spec.gang_id, "window": gang.window, "node": self._plane.node_id}
         if self.lane and gang.straight:
             meta["straight"] = True

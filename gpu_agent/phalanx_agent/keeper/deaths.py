@@ -43,13 +43,14 @@ class Deaths:
 
     def collect(self) -> None:
         """Buries who died. The first that nobody asked to end has the gang judged."""
-        for pid, exit_code, number in reap():
-            rank = next((r for r in self.ranks if r.pid == pid), None)
-            if rank is not None and rank.alive:
-                self._died(rank, exit_code, number)
+        alive = {rank.pid: rank for rank in self.ranks if rank.alive}
+        gone = [(alive[pid], code, number) for pid, code, number in reap() if pid in alive]
+        for rank, _, _ in gone:
+            rank.alive = False  # all of them, before the first is judged: their pids are others' from now on
+        for rank, exit_code, number in gone:
+            self._died(rank, exit_code, number)
 
     def _died(self, rank: RankProcess, exit_code: int, number: int) -> None:
-        rank.alive = False
         expected = self.ending.begun
         died = self._death(rank, exit_code, number)
         if not expected:

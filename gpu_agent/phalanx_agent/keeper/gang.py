@@ -169,6 +169,7 @@ class Gang:
     def _acknowledged(self, call_id: bytes) -> None:
         if call_id == NO_ID:
             if self.ended is not None:
+                self.lanes.close_all()  # one may have been opened after the end
                 self.leave()
             return
         outcome = self.book.outcomes.pop(call_id, None)
@@ -426,7 +427,6 @@ class Gang:
     # ---- deaths and the end ----
 
     def reap(self) -> None:
-        """Collects the dead. The first rank that nobody asked to end takes the others with it."""
         self.deaths.collect()
         if self.ending.begun:
             self.ending.rank_gone()
