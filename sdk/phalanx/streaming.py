@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from phalanx import aio
 from phalanx.client import is_terminal
@@ -264,6 +264,12 @@ class _Items(Generic[T]):
 
     def __del__(self) -> None:
         self._leave()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a stream has one reader, where it was begun, and cannot travel: "
+            f"send its items, or its call_id ({self.call_id})"
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.call_id}, {self._call.taken} taken>"

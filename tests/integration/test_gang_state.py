@@ -59,6 +59,8 @@ def make_a_quiet_mess(how: str) -> str:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
         case "processors":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        case "arguments":
+            sys.argv[:] = ["left", "behind"]
         case _:
             sys.path.insert(0, "/nowhere")
             sys.setrecursionlimit(500)
@@ -77,13 +79,13 @@ def look_around(how: str) -> Any:
     with tempfile.NamedTemporaryFile() as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777
     handlers = (signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, callable(signal.getsignal(signal.SIGTERM)))
-    python = (list(sys.path), sys.getrecursionlimit(), gc.isenabled(), os.sched_getaffinity(0))
+    python = (list(sys.path), list(sys.argv), sys.getrecursionlimit(), gc.isenabled(), os.sched_getaffinity(0))
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     return os.path.realpath("."), mode, handlers, os.environ.get("LEFT_BEHIND"), "PATH" in os.environ, python, blocked
 
 
 MESSES = ("streams", "descriptors", "directory", "umask", "limits", "session", "children", "environment", "handlers")
-QUIET = ("timer", "mask", "interpreter", "processors")
+QUIET = ("timer", "mask", "interpreter", "processors", "arguments")
 
 
 def set_torch(how: str) -> str:

@@ -1,8 +1,8 @@
 """What user code may change in its process and a later call must not notice: put back after each call.
 
 Working directory, umask, standard streams, signal handlers and mask, timers, soft limits, processors, environment
-variables, the collector of garbage, import path, and what torch has of its own. The platform's own descriptors live at
-high numbers, where nothing that closes "all" descriptors up to the usual limit finds them.
+variables, the collector of garbage, import path, `sys.argv`, and what torch has of its own. The platform's own
+descriptors live at high numbers, where nothing that closes "all" descriptors up to the usual limit finds them.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class ProcessState:
     _limits: dict[int, tuple[int, int]]
     _environ: dict[bytes, bytes]
     _path: list[str] = field(default_factory=lambda: list(sys.path))
+    _argv: list[str] = field(default_factory=lambda: list(sys.argv))
     _mask: frozenset[int] = field(default_factory=_current_mask)
     _processors: set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
     _priority: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
@@ -135,6 +136,8 @@ class ProcessState:
             _signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         if sys.path != self._path:
             sys.path[:] = self._path
+        if sys.argv != self._argv:
+            sys.argv = list(self._argv)
         if sys.getrecursionlimit() != self._recursion:
             sys.setrecursionlimit(self._recursion)
         if not gc.isenabled():
