@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shutil
 import socket
+import tempfile
 import time
 import types
 from collections.abc import Callable, Coroutine
@@ -24,6 +26,7 @@ from phalanx_agent.equipping import Equipper
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.channel import receive_some
 from phalanx_agent.launcher import Launcher
+from phalanx_agent.traces import tmp_prefix
 from tests.support.wait import wait_until
 
 PATIENCE_S = 30.0
@@ -209,6 +212,9 @@ class Gangs:
                 os.kill(keeper.pid, 9)
         self.run(self.launcher.close())
         self._runner.close()
+        for gang_dir in (self.run_dir / "gangs").glob("*"):  # a killed keeper leaves it to its agent, and here is none
+            for left in Path(tempfile.gettempdir()).glob(f"{tmp_prefix(gang_dir.name)}*"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _start_on(
         self, spec: FunctionSpec, code: bytes, nodes: int, rendezvous: socket.socket, real_gpus: tuple[str, ...]
