@@ -1,0 +1,118 @@
+"""Who was at fault: gangs drawn at random, one rank of each goes wrong, and what the caller is told is compared.
+
+    python -m tests.faults.culprits --seeds 200 [--first 0] [--json FILE]
+
+World size, nodes, rank, moment, collective and way are drawn from the seed. Each trial runs on a real cluster of two
+nodes. Right: the rank is named, or nobody where that cannot be known. A victim that is named is a failure of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import phalanx
+from phalanx import connection
+from phalanx.connection import Connection
+from phalanx.core.errors import PhalanxError
+from tests.support.cluster import Cluster
+from tests.support.gang_table import COLLECTIVES, WAYS, Trial, go_wrong
+
+HANG_S = 1.5
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the caller of one trial heard. ``named``: the ranks that are called culprits."""
+
+    seed: int
+    trial: Trial
+    named: tuple[int, ...]
+    message: str
+
+    @property
+    def verdict(self) -> str:
+        if self.named == (self.trial.culprit,):
+            return "right"
+        if self.named:
+            return "victim named"
+        return "undetermined" if not self.trial.can_be_known else "not named"
+
+    @property
+    def is_right(self) -> bool:
+        return self.verdict in ("right", "undetermined")
+
+
+def drawn(seed: int) -> Trial:
+    """Returns the trial of a seed."""
+    chance = random.Random(seed)
+    world = chance.randint(2, 8)
+    nodes = 2 if world > 4 else chance.choice((1, 2)) if world % 2 == 0 else 1
+    world += world % nodes
+    rounds = chance.randint(3, 6)
+    return Trial(
+        world=world,
+        nodes=nodes,
+        culprit=chance.randrange(world),
+        how=chance.choice(WAYS),
+        moment=chance.randrange(rounds),
+        rounds=rounds,
+        collective=chance.choice(COLLECTIVES[:3]),
+    )
+
+
+def run_trial(seed: int) -> Told:
+    """Runs one trial on the cluster that this process is connected to."""
+    trial = drawn(seed)
+    function = phalanx.gpu_function(
+        gpus=trial.world, nodes=trial.nodes, hang_timeout=HANG_S, grace=1, scaledown_window=1, name=f"trial-{seed}"
+    )(go_wrong)
+    call = function.spawn(trial.culprit, trial.how, trial.moment, trial.rounds, trial.collective)
+    try:
+        call.get(timeout=PATIENCE_S)
+    except PhalanxError as e:
+        message = str(e)
+    except (ValueError, RuntimeError) as e:
+        message = f"{type(e).__name__}: {e}"
+    else:
+        message = "it succeeded"
+    error = call.status().error
+    named = tuple(r.rank for r in error.ranks if r.culprit) or ((error.rank,) if error.rank >= 0 else ())
+    return Told(seed, trial, named, message.partition("\n")[0][:300])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    found: list[Told] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="px-culprits-") as folder,
+        Cluster(Path(folder), agents=2, gpus_per_agent=4) as cluster,
+    ):
+        connection.use(Connection(cluster.address(), cluster.token, str(cluster.ca)))
+        for seed in range(args.first, args.first + args.seeds):
+            told = run_trial(seed)
+            found.append(told)
+            if not told.is_right:
+                sys.stdout.write(f"{told.verdict}: {told}\n")
+                sys.stdout.flush()
+        connection.disconnect()
+    counts = Counter(told.verdict for told in found)
+    sys.stdout.write(f"{len(found)} seeds: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps([{**asdict(t), "verdict": t.verdict} for t in found], indent=1))
+    return 0 if all(t.is_right for t in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
