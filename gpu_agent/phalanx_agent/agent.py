@@ -188,13 +188,19 @@ class Agent:
             case RankSaid(event="verified"):
                 if self._preflight.heard(event):
                     self.gpus_changed()
-            case RankSaid() | KeeperEnded() | KeeperStuck():
+            case KeeperEnded():
+                self._busy_until_now(event)
                 self.tell(event)
+            case RankSaid() | KeeperStuck():
+                self.tell(event)
+
+    def _busy_until_now(self, event: KeeperAttached | KeeperEnded) -> None:
+        """The keeper's own total: what its last call took until the end was in no report."""
+        self._meter.catch_up(event.gang_id, dict(event.counters).get(Phase.BUSY.value, 0))
 
     def _attached(self, event: KeeperAttached) -> None:
         self._members.keeper_pids[event.gang_id] = event.keeper_pid
-        counters = dict(event.counters)
-        self._meter.catch_up(event.gang_id, counters.get(Phase.BUSY.value, 0))
+        self._busy_until_now(event)
         self._logs.open(event.gang_id)
         self.tell(event)
 

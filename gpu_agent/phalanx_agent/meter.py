@@ -89,7 +89,7 @@ class Meter:
         lease.busy_source_ms = max(lease.busy_source_ms, total_ms)
 
     def catch_up(self, gang_id: str, keeper_busy_ms: int) -> None:
-        """After a restart: the keeper's own total says how much of the time without an agent was busy."""
+        """After a restart, or at the gang's end: the keeper's own total says how much of the time since was busy."""
         lease = self._leases.get(gang_id)
         if lease is not None:
             lease.busy_source_ms = 0

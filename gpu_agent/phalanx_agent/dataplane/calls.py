@@ -96,6 +96,7 @@ class CallTable:
     def __init__(self) -> None:
         self._records: dict[bytes, CallRecord] = {}
         self._settled: OrderedDict[bytes, int] = OrderedDict()
+        self._given_up: OrderedDict[bytes, None] = OrderedDict()
         self._kept: OrderedDict[bytes, int] = OrderedDict()
         self._kept_bytes = 0
 
@@ -126,6 +127,15 @@ class CallTable:
         self._settled[call] = max(fence, self._settled.pop(call, 0))
         while len(self._settled) > SETTLED_KEPT:
             self._settled.popitem(last=False)
+
+    def give_up(self, call: bytes) -> bool:
+        """Says whether a direct call never ran, the same however often: then it will not, whatever still comes."""
+        if not self.is_settled(call, 0):
+            self.settle(call, 0)
+            self._given_up[call] = None
+            if len(self._given_up) > SETTLED_KEPT:
+                self._given_up.popitem(last=False)
+        return call in self._given_up and self._settled[call] == 0
 
     def is_settled(self, call: bytes, fence: int) -> bool:
         return fence <= self._settled.get(call, -1)

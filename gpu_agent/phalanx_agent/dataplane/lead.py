@@ -125,9 +125,7 @@ class LeadGang(Gang):
 
     def give_up(self, call: bytes) -> bool:
         """Says whether a direct call that is not here never ran. If so it will not, also where it still arrives."""
-        never_ran = not self.table.is_settled(call, 0)
-        self.table.settle(call, 0)
-        return never_ran
+        return self.table.give_up(call)
 
     def say_busy(self, record: CallRecord) -> None:
         close_fds(record.fds)
