@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
+from phalanx.cli.exits import Exit
 from phalanx.cli.options import Session, common_options
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -121,6 +123,8 @@ def main() -> None:
     except BrokenPipeError:
         code = 0
         _drop_output()
+    if code == Exit.INTERRUPTED:
+        _leave_at_once(int(code))
     sys.exit(int(code))
 
 
@@ -136,6 +140,14 @@ def _run(session: Session, argv: list[str]) -> int:
         from phalanx.cli.endings import tell
 
         return tell(e, session.screen())
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """An interrupted wait may leave a stream of gRPC's half open, and the interpreter would wait for its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _drop_output() -> None:
