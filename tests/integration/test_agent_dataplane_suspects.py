@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,11 @@ from tests.support.frame_client import make_ticket
 from tests.support.plane import GANG, KEY, TestPlane, new_call
 from tests.support.wait import wait_until
 
-CUDA = {"type_name": "RuntimeError", "message": "CUDA error: an illegal memory access was encountered", "rank": 1}
+CUDA: dict[str, Any] = {
+    "type_name": "RuntimeError",
+    "message": "CUDA error: an illegal memory access was encountered",
+    "rank": 1,
+}
 FAULT = "GPU GPU-1 on n0 failed: XID 48: double-bit ECC error"
 
 
@@ -67,7 +72,7 @@ def test_what_comes_after_the_drivers_word_is_the_gpus_fault_too(plane: TestPlan
     ],
     ids=["its own", "memory", "memory by the driver"],
 )
-def test_other_errors_do_not_wait(plane: TestPlane, keeper: FakeKeeper, error: dict[str, str]) -> None:
+def test_other_errors_do_not_wait(plane: TestPlane, keeper: FakeKeeper, error: dict[str, Any]) -> None:
     keeper.fail(offered(plane, keeper), **error)
     wait_until(lambda: bool(plane.heard(CallEnded)), "it is told at once", HOLD_MS / 1000 / 2)
 

@@ -114,7 +114,8 @@ def test_a_generator_function_is_a_stream_and_no_other_is() -> None:
 
     async def coroutine() -> None: ...
 
-    made = [phalanx.gpu_function(f) for f in (generator, asynchronous, coroutine, plain)]
+    functions: tuple[Any, ...] = (generator, asynchronous, coroutine, plain)
+    made = [phalanx.gpu_function(f) for f in functions]
     assert [f.spec is not None and f.spec.streams for f in made] == [True, True, False, False]
 
 
