@@ -15,14 +15,13 @@ from collections import deque
 from collections.abc import Generator, Sequence
 
 from phalanx.core.clock import Clock, SystemClock
-from phalanx.core.frames import Assembler, Frame, Kind, chunks, encode_head
+from phalanx.core.frames import SENT_AHEAD, Assembler, Frame, Kind, chunks, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.sockets import Part, close_fds
 from phalanx.core.views import GangAddress
 from phalanx.greeting import greet
 from phalanx.lanes import Lane
 from phalanx.memfds import MEMFD_FROM_BYTES, MemfdPool, map_body
-from phalanx.pacing import SHORT_AT_ONCE
 from phalanx.pending import Callback, Pending
 from phalanx.streams import Stream, open_stream
 
@@ -96,7 +95,7 @@ class GangConnection:
             return pending
         head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id))
         with self._sending:
-            if self._goes_straight(packed, SHORT_AT_ONCE if short else 1):
+            if self._goes_straight(packed, SENT_AHEAD if short else 1):
                 pending.straight = True
                 self._straight_buffer += (head, *packed.parts)
                 self._straight_buffered.append(pending)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from phalanx.core.frames import SENT_AHEAD, SHORT_CALL_MS
+
 GROW_AFTER_MS = 1000
-SHORT_MS = 5.0
-SHORT_AT_ONCE = 16
 _SMOOTHING = 0.2
 
 
@@ -26,12 +26,12 @@ class Pace:
     @property
     def short(self) -> bool:
         """Calls take a few milliseconds, as far as is known."""
-        return self._mean_ms < SHORT_MS
+        return self._mean_ms < SHORT_CALL_MS
 
     def may_send(self) -> bool:
         """Counts one call as sent, where there is room for it."""
         with self._lock:
-            limit = min(self._limit, SHORT_AT_ONCE) if self.short else self._limit
+            limit = min(self._limit, SENT_AHEAD) if self.short else self._limit
             room = self._flying < max(1, int(limit))
             self._flying += room
             return room

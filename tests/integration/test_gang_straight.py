@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from phalanx.core.frames import LANE_BITS, Assembler, Frame, Kind, encode_head
+from phalanx.core.frames import LANE_BITS, SENT_AHEAD, Assembler, Frame, Kind, encode_head
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack, unpack
 from phalanx.core.spec import Limits
-from phalanx_agent.keeper.straight import AHEAD
 from tests.support.gang_driver import Gangs, Keeper, process_exists
 from tests.support.wait import wait_until
 
@@ -309,12 +308,12 @@ def test_more_than_it_takes_at_once_are_passed_on(gangs: Gangs, clients: list[Cl
     client = lane_of(keeper, clients)
     learn_that_calls_are_short(client, tmp_path)
     stopped(keeper)
-    calls = [client.call(str(tmp_path), value) for value in range(AHEAD + 4)]
+    calls = [client.call(str(tmp_path), value) for value in range(SENT_AHEAD + 4)]
     os.kill(keeper.pid, signal.SIGCONT)
     for call in calls[-3:]:
         assert of(keeper, Kind.CALL, call).lane == LANE
-    of(keeper, Kind.RESULT, calls[AHEAD])
-    assert ran(tmp_path) == list(range(AHEAD + 1))
+    of(keeper, Kind.RESULT, calls[SENT_AHEAD])
+    assert ran(tmp_path) == list(range(SENT_AHEAD + 1))
 
 
 def test_of_calls_that_are_not_short_one_is_taken(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:

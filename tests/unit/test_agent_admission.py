@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx_agent.dataplane.admission import MAX_QUEUED_BYTES, SENT_AHEAD, WINDOW, AdmissionQueue, retry_ms
+from phalanx.core.frames import SENT_AHEAD
+from phalanx_agent.dataplane.admission import MAX_QUEUED_BYTES, WINDOW, AdmissionQueue, retry_ms
 from phalanx_agent.dataplane.calls import CallRecord, Origin
 
 

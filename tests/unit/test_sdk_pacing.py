@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.pacing import GROW_AFTER_MS, SHORT_AT_ONCE, Pace, Ramp
+from phalanx.core.frames import SENT_AHEAD
+from phalanx.pacing import GROW_AFTER_MS, Pace, Ramp
 
 
 def sent(pace: Pace, most: int = 1000) -> int:
@@ -73,10 +74,10 @@ def test_long_calls_reach_the_window_by_time() -> None:
 def test_short_calls_are_no_more_than_a_keeper_takes_at_once_and_others_fill_the_window() -> None:
     pace = Pace(64)
     assert pace.short
-    assert sent(pace) == SHORT_AT_ONCE
+    assert sent(pace) == SENT_AHEAD
     pace.answered(ok=True, busy_ms=30)
     assert not pace.short
-    assert sent(pace) == 64 - SHORT_AT_ONCE + 1
+    assert sent(pace) == 64 - SENT_AHEAD + 1
 
 
 def test_a_call_that_found_no_room_says_nothing_of_how_long_calls_take() -> None:

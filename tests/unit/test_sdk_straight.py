@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from phalanx.core.frames import Frame, Kind
+from phalanx.core.frames import SENT_AHEAD, Frame, Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack_arguments
 from phalanx.dataplane import STRAIGHT_BYTES, GangConnection
 from phalanx.memfds import MemfdPool
 from phalanx.outcomes import value_of_frame
-from phalanx.pacing import SHORT_AT_ONCE
 from phalanx.pending import Pending
 from tests.support.fake_gang import Answer, FakeGang, echo
 from tests.support.wait import wait_until
@@ -124,12 +123,12 @@ def test_thanks_are_sent_now_and_then(make: Make) -> None:
 
 def test_short_calls_leave_together_up_to_what_a_keeper_takes(make: Make) -> None:
     gang, connection = make(silent)
-    calls = [call(connection, i, flush=False, short=True) for i in range(SHORT_AT_ONCE + 3)]
+    calls = [call(connection, i, flush=False, short=True) for i in range(SENT_AHEAD + 3)]
     assert not gang.seen_straight
     connection.flush()
     wait_until(lambda: len(ids(gang.seen, Kind.CALL)) == 3, "the rest comes to the agent")
-    wait_until(lambda: len(ids(gang.seen_straight, Kind.CALL)) == SHORT_AT_ONCE, "the others come")
-    assert ids(gang.seen_straight, Kind.CALL) == [c.id for c in calls[:SHORT_AT_ONCE]]
+    wait_until(lambda: len(ids(gang.seen_straight, Kind.CALL)) == SENT_AHEAD, "the others come")
+    assert ids(gang.seen_straight, Kind.CALL) == [c.id for c in calls[:SENT_AHEAD]]
 
 
 def test_what_the_lane_does_not_take_goes_to_the_agent_in_order(make: Make) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
+from phalanx.core.frames import SENT_AHEAD, SHORT_CALL_MS
 from phalanx_agent.dataplane.calls import CallRecord
 
 WINDOW = 256
 """Calls that a gang takes in at most: queued and in flight."""
 MAX_WAIT_MS = 500.0
 """A direct call that would wait longer goes the durable way, where it can start another gang."""
-SHORT_CALL_MS = 5.0
-SENT_AHEAD = 16
 MAX_QUEUED_BYTES = 512 << 20
 _SMOOTHING = 0.2
 

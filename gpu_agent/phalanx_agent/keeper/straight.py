@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phalanx.core.frames import Frame, Kind
+from phalanx.core.frames import SENT_AHEAD, SHORT_CALL_MS, Frame, Kind
 from phalanx_agent.keeper.calls import CallBook, QueuedCall
 from phalanx_agent.keeper.lanes import Lane, Lanes
 
 MAX_KEPT_OUTCOMES = 512
 """With so many not acknowledged, the agent decides."""
-AHEAD = 16
-SHORT_MS = 5.0
 _SMOOTHING = 0.2
 
 
@@ -35,7 +33,7 @@ class StraightCalls:
     hand_over: Callable[[], None]
     tell_started: Callable[[], None]
     tell: Callable[[Frame], None]
-    _mean_ms: float = SHORT_MS
+    _mean_ms: float = SHORT_CALL_MS
     """Of the last calls that succeeded; until there are some, none is thought short."""
 
     def __post_init__(self) -> None:
@@ -85,9 +83,16 @@ class StraightCalls:
         if self.idle():
             return not self.book.queue
         running = self.book.running
-        if running is None or not running.straight or self._mean_ms >= SHORT_MS or self.running_ms() >= SHORT_MS:
+        if (
+            running is None
+            or not running.straight
+            or self._mean_ms >= SHORT_CALL_MS
+            or self.running_ms() >= SHORT_CALL_MS
+        ):
             return False
-        return len(self.book.queue) < AHEAD and all(c.straight and c.lane is lane for c in (running, *self.book.queue))
+        return len(self.book.queue) < SENT_AHEAD and all(
+            c.straight and c.lane is lane for c in (running, *self.book.queue)
+        )
 
     def _gives_back(self, call_id: bytes) -> bool:
         """Passes a call that waits here on to the agent, as if it came now. False where there is none of that id."""

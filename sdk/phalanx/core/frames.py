@@ -75,6 +75,9 @@ MORE = 1
 LANE_BITS = 1
 """A lane's number stands in the flags above so many bits."""
 MAX_LANES = 127
+SHORT_CALL_MS = 5.0
+SENT_AHEAD = 16
+"""So many calls of one function are at its keeper at once, from one client or the agent, where they are short."""
 NO_ID = bytes(16)
 
 
