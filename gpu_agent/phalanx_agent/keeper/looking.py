@@ -18,7 +18,7 @@ from typing import Any
 from phalanx.core import stacks
 from phalanx.core.clock import Clock
 from phalanx.core.collectives import Collective, RankState
-from phalanx.core.stacks import Place, main_thread
+from phalanx.core.stacks import Place, caller_of, main_thread
 from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.setup import STACK_SIGNAL
@@ -29,6 +29,7 @@ _ANSWER_BYTES = 1 << 16
 _AGENT = Path(__file__).resolve().parents[1]
 _PLATFORM = (f"{_AGENT}/", f"{Path(stacks.__file__).resolve().parents[1]}/", "<frozen ")
 _CALLER = f"{_AGENT / 'worker' / 'calls.py'}"
+_REPORTING = ("_call", "_fail")
 
 Told = Callable[[list[RankState]], None]
 
@@ -140,10 +141,15 @@ class Looker:
         if size > before and (size == last or late):
             look.dumps[rank.rank] = rank.dump_from(before)
             rank.dumped_to = max(rank.dumped_to, size)
-        if late or not rank.alive or rank.rank in look.dumps:
+        if late or not rank.alive or self._is_read(rank, look):
             del look.sizes[rank.rank]
         else:
             look.sizes[rank.rank] = (before, size)
+
+    def _is_read(self, rank: RankProcess, look: _Look) -> bool:
+        """A rank that was met while it writes down its own failure says better itself where that came from."""
+        dump = look.dumps.get(rank.rank, "")
+        return bool(dump) and (caller_of(dump, _CALLER) not in _REPORTING or rank.rank in self.replied())
 
     def _places(self, dump: str) -> tuple[Place, ...]:
         """The user's files are named as the user does: where they were unpacked to says nothing to anybody."""
@@ -161,7 +167,7 @@ class Looker:
                 alive=rank.alive,
                 replied=rank.rank in replied,
                 failed=not replied.get(rank.rank, True),
-                places=self._places(look.dumps.get(rank.rank, "")),
+                places=() if rank.rank in replied else self._places(look.dumps.get(rank.rank, "")),
                 **look.records.get(rank.rank, {}),
             )
             for rank in self.ranks

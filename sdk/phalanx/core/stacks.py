@@ -54,6 +54,17 @@ def main_thread(dump: str, *, caller: str = "", without: Sequence[str] = ()) -> 
 
     faulthandler writes threads from the youngest to the oldest, which is the main one.
     """
+    places = _main(dump)
+    called = next((i for i, p in enumerate(places) if p.file == caller), len(places))
+    return tuple(p for p in places[:called] if not p.file.startswith(tuple(without)))
+
+
+def caller_of(dump: str, file: str) -> str:
+    """Returns the innermost function of ``file`` on the main thread of the same dump; empty where it is not there."""
+    return next((p.function for p in _main(dump) if p.file == file), "")
+
+
+def _main(dump: str) -> list[Place]:
     places: list[Place] = []
     for line in dump.splitlines():
         if _THREAD.match(line):
@@ -61,8 +72,7 @@ def main_thread(dump: str, *, caller: str = "", without: Sequence[str] = ()) -> 
         elif (found := _FRAME.match(line)) is not None:
             number = found["line"]
             places.append(Place(found["file"], int(number) if number.isdigit() else 0, found["function"]))
-    called = next((i for i, p in enumerate(places) if p.file == caller), len(places))
-    return tuple(p for p in places[:called] if not p.file.startswith(tuple(without)))
+    return places
 
 
 def alike(stacks: Sequence[RankStack]) -> list[tuple[tuple[int, ...], RankStack]]:
