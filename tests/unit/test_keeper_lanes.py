@@ -13,6 +13,7 @@ from phalanx_agent.keeper.lanes import LANE_BYTES, Lane, Lanes
 from phalanx_agent.keeper.loop import Loop
 
 CALL = bytes(range(16))
+BODY_BYTES = LANE_BYTES - 64
 
 
 def result(body: bytes = b"value", **meta: object) -> Frame:
@@ -40,10 +41,15 @@ def lane(lanes: Lanes, number: int) -> Lane:
     return found
 
 
+def deliver(lane: Lane, outcome: Frame) -> bool:
+    encoded = lane.encoded(outcome)
+    return encoded is not None and lane.send(encoded)
+
+
 def test_an_outcome_arrives_as_one_frame() -> None:
     lanes = made()
     client = opened(lanes, 3)
-    assert lane(lanes, 3).deliver(result(busy_ms=5))
+    assert deliver(lane(lanes, 3), result(busy_ms=5))
     (frame,) = Assembler().feed(client.recv(1 << 16))
     assert (frame.kind, frame.id, frame.meta, frame.body) == (Kind.RESULT, CALL, {"busy_ms": 5}, b"value")
 
@@ -61,7 +67,7 @@ def test_call_without_a_lane() -> None:
 def test_what_the_agent_must_handle_stays_with_it(outcome: Frame) -> None:
     lanes = made()
     client = opened(lanes, 1)
-    assert not lane(lanes, 1).deliver(outcome)
+    assert not deliver(lane(lanes, 1), outcome)
     client.setblocking(False)
     with pytest.raises(BlockingIOError):
         client.recv(1)
@@ -71,21 +77,21 @@ def test_a_client_that_does_not_read_gets_whole_frames_only() -> None:
     lanes = made()
     client = opened(lanes, 1)
     sent = 0
-    while lane(lanes, 1).deliver(result(bytes(LANE_BYTES))):
+    while deliver(lane(lanes, 1), result(bytes(BODY_BYTES))):
         sent += 1
     assert 0 < sent < 1000
     assembler, frames = Assembler(), list[Frame]()
     while len(frames) < sent:
         frames += assembler.feed(client.recv(1 << 16))
-    assert all(f.body == bytes(LANE_BYTES) for f in frames)
-    assert lane(lanes, 1).deliver(result())
+    assert all(f.body == bytes(BODY_BYTES) for f in frames)
+    assert deliver(lane(lanes, 1), result())
 
 
 def test_a_client_that_has_gone_is_no_error() -> None:
     lanes = made()
     opened(lanes, 1).close()
-    assert not lane(lanes, 1).deliver(result())
-    assert not lane(lanes, 1).deliver(result())
+    assert not deliver(lane(lanes, 1), result())
+    assert not deliver(lane(lanes, 1), result())
 
 
 def test_another_clients_lane_of_the_same_number_is_not_taken_for_the_first() -> None:
@@ -94,7 +100,7 @@ def test_another_clients_lane_of_the_same_number_is_not_taken_for_the_first() ->
     held_by_a_call = lane(lanes, 1)
     lanes.change(Frame(Kind.LANE, flags=1 << LANE_BITS))
     second = opened(lanes, 1)
-    assert not held_by_a_call.deliver(result())
+    assert not deliver(held_by_a_call, result())
     second.setblocking(False)
     with pytest.raises(BlockingIOError):
         second.recv(1)

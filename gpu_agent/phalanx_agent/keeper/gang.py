@@ -31,6 +31,7 @@ from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
 from phalanx_agent.keeper.loop import Loop
+from phalanx_agent.keeper.outbox import Outbox
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Evidence, error_to_dict
@@ -68,6 +69,7 @@ class Gang:
     ended: Frame | None = None
     lanes: Lanes = field(init=False)
     straight: StraightCalls = field(init=False)
+    outbox: Outbox = field(init=False)
     streams: Streams = field(init=False)
     memory: bodies.Loans = field(default_factory=bodies.Loans)
     ready_ms: int = 0
@@ -79,6 +81,7 @@ class Gang:
         self.lanes = Lanes(self.loop, self.tell)
         self.deaths = Deaths(self.ranks, self.gang_dir, self.clock, self.spool, self.evidence, self.ending, self)
         self.streams = streams_of(self, self._interrupt)
+        self.outbox = Outbox(self.loop, self.clock, self.book, lambda: self.straight.short, self.tell, self.tell_soon)
         self.straight = StraightCalls(
             book=self.book,
             lanes=self.lanes,
@@ -89,6 +92,7 @@ class Gang:
             hand_over=self._hand_over,
             tell_started=self._tell_started,
             tell=self.tell,
+            flush=self.outbox.flush,
         )
         looker = watching.looker_of(self)
         self.judging = watching.judge_of(self, looker)
@@ -100,6 +104,7 @@ class Gang:
         """A (new) agent: it hears the state, and everything that it has not acknowledged."""
         del frame
         self.absence.over()
+        self.outbox.attached()
         self.lanes.close_all()
         if self.book.running is not None:
             self.book.running.told = True  # it stands in the state
@@ -282,11 +287,8 @@ class Gang:
             if rank.rank in slots:
                 rank.loaned_slots[call.id] = slots[rank.rank]
         outcome = Frame(Kind.RESULT, call.id, meta, body, fds=fds)
-        if call.lane is not None and (call.straight or not self.book.queue) and call.lane.deliver(outcome):
-            outcome.flags = call.lane.number << LANE_BITS
         self.straight.took(now - self.book.started_ms)
         self._finished(call.id, outcome)
-        outcome.flags = 0  # another agent is told of it as of one that nobody has
         self._idle(now)
         self.spool.end()
         if self.config.world_size == 1:
@@ -327,18 +329,13 @@ class Gang:
         return [slot for slot in slots if slot is not None]
 
     def _finished(self, call_id: bytes, frame: Frame) -> None:
-        """Tells the agent and keeps the outcome. ``outcome.flags`` 0: it has not gone over a lane."""
+        """Tells whoever waits, and keeps the outcome."""
         running = self.book.running
         if running is None or running.id != call_id:
             self.tell(frame)
             self.book.outcomes[call_id] = Finished(frame)
             return
-        if running.told:
-            self.tell(frame)
-        elif not frame.flags:
-            self.tell(telling.straight(frame, running))
-        else:
-            self.tell_soon(frame, bool(self.book.queue))
+        self.outbox.deliver(running, frame)
         self.book.finish(Finished(frame))
 
     # ---- from ranks ----

@@ -32,11 +32,17 @@ class Lane:
     sock: socket.socket | None
     assembler: Assembler = field(default_factory=lambda: Assembler(max_body_bytes=_MAX_BODY_BYTES))
 
-    def deliver(self, outcome: Frame) -> bool:
-        """Sends the outcome. False where it has not gone, because it does not fit or nobody reads."""
-        if self.sock is None or outcome.fds or len(outcome.body) > LANE_BYTES or "released" in outcome.meta:
+    def encoded(self, outcome: Frame) -> bytes | None:
+        """Returns an outcome as it goes over a lane; None where it cannot go there."""
+        if self.sock is None or outcome.fds or "released" in outcome.meta:
+            return None
+        encoded = encode_head(outcome) + outcome.body
+        return encoded if len(encoded) <= LANE_BYTES else None
+
+    def send(self, data: bytes) -> bool:
+        """Sends encoded outcomes of no more than LANE_BYTES. False where they have not gone, as nobody reads."""
+        if self.sock is None:
             return False
-        data = encode_head(outcome) + outcome.body
         try:
             sent = self.sock.send(data)
         except OSError:

@@ -33,6 +33,8 @@ class StraightCalls:
     hand_over: Callable[[], None]
     tell_started: Callable[[], None]
     tell: Callable[[Frame], None]
+    flush: Callable[[], None]
+    """Sends outcomes that are held back for a moment."""
     _mean_ms: float = SHORT_CALL_MS
     """Of the last calls that succeeded; until there are some, none is thought short."""
 
@@ -50,6 +52,7 @@ class StraightCalls:
 
     def asked(self, call_id: bytes) -> None:
         """The agent knows nothing of a call that somebody asks for. Says what is here, or that it never came."""
+        self.flush()
         done = self.book.outcomes.get(call_id)
         if done is not None:
             self.tell(done.frame)
@@ -61,6 +64,7 @@ class StraightCalls:
 
     def lane_ends(self, lane: Lane) -> None:
         """What came over it is the agent's from now on: it is told of the call that runs, and gets those that wait."""
+        self.flush()
         self.tell_started()
         for call in [c for c in self.book.queue if c.straight and c.lane is lane]:
             self._gives_back(call.id)
@@ -68,6 +72,11 @@ class StraightCalls:
     def took(self, busy_ms: int) -> None:
         """Learns from a call that succeeded."""
         self._mean_ms += _SMOOTHING * (busy_ms - self._mean_ms)
+
+    @property
+    def short(self) -> bool:
+        """Calls take a few milliseconds, as far as is known."""
+        return self._mean_ms < SHORT_CALL_MS
 
     def _takes(self, lane: Lane, frame: Frame) -> bool:
         if not self._is_nobodys_turn(lane) or len(self.book.outcomes) >= MAX_KEPT_OUTCOMES:
@@ -83,12 +92,7 @@ class StraightCalls:
         if self.idle():
             return not self.book.queue
         running = self.book.running
-        if (
-            running is None
-            or not running.straight
-            or self._mean_ms >= SHORT_CALL_MS
-            or self.running_ms() >= SHORT_CALL_MS
-        ):
+        if running is None or not running.straight or not self.short or self.running_ms() >= SHORT_CALL_MS:
             return False
         return len(self.book.queue) < SENT_AHEAD and all(
             c.straight and c.lane is lane for c in (running, *self.book.queue)
