@@ -65,7 +65,7 @@ ui-types: venv
 # ---- tests and checks ----
 
 test: venv ui
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow and not gpu and not netns" $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not netns" $(ARGS)
 
 test-all: venv ui
 	$(BIN)/python -m pytest -q $(ARGS)
