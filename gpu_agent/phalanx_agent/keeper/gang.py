@@ -18,7 +18,7 @@ from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import bodies, telling, watching
+from phalanx_agent.keeper import bodies, closing, telling, watching
 from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
@@ -167,7 +167,7 @@ class Gang:
             if done is not None:
                 self.tell(done.frame)
         elif self.ended is not None:
-            self._fail_queued()
+            closing.fail_queued(self)
         else:
             self._hand_over()
 
@@ -187,7 +187,7 @@ class Gang:
         if call is not None:
             close_fds(call.fds)
             error = error_to_dict(telling.ended_by(outcome, "while it waited", self.config.node_id))
-            self._finished(frame.id, failure_frame(frame.id, outcome=outcome, error=error, busy_ms=0))
+            self.finished(frame.id, failure_frame(frame.id, outcome=outcome, error=error, busy_ms=0))
         elif self.book.running is not None and self.book.running.id == frame.id:
             end = self.streams.close if frame.meta.get("reason") == "closed" else self._interrupt
             end(outcome, int(frame.meta.get("grace_ms", 0)))
@@ -288,7 +288,7 @@ class Gang:
                 rank.loaned_slots[call.id] = slots[rank.rank]
         outcome = Frame(Kind.RESULT, call.id, meta, body, fds=fds)
         self.straight.took(now - self.book.started_ms)
-        self._finished(call.id, outcome)
+        self.finished(call.id, outcome)
         self._idle(now)
         self.spool.end()
         if self.config.world_size == 1:
@@ -304,7 +304,7 @@ class Gang:
         verdict = self.evidence.verdict(during="")
         self.evidence.forget()
         self.leftovers.after_failure(self.ranks[0], self.book.started_ms)
-        self._finished(call.id, telling.failed(call.id, verdict, now - self.book.started_ms))
+        self.finished(call.id, telling.failed(call.id, verdict, now - self.book.started_ms))
         self._idle(now)
         self.memory.forget(call.id, replies)
         self.spool.end()
@@ -328,7 +328,7 @@ class Gang:
         slots = [self.memory.back(bytes.fromhex(c)) for r in replies for c in r.meta.get("released", ())]
         return [slot for slot in slots if slot is not None]
 
-    def _finished(self, call_id: bytes, frame: Frame) -> None:
+    def finished(self, call_id: bytes, frame: Frame) -> None:
         """Tells whoever waits, and keeps the outcome."""
         running = self.book.running
         if running is None or running.id != call_id:
@@ -462,36 +462,5 @@ class Gang:
 
     def all_gone(self, clean: bool) -> None:
         """Nothing is left inside, or it cannot be killed: the report is written, then told."""
-        assert self.why is not None
-        now = self.clock.monotonic_ms()
-        for rank in self.ranks:
-            for pipe in rank.pipes:
-                if pipe.fd >= 0:
-                    pipe.drain(self.spool, reads=1 << 14)
-        self._fail_running(now)
-        self._fail_queued()
-        self.spool.end(complete=False)
-        self.counters.enter(Phase.TEARDOWN, now)
-        self.phase = "ended"
-        deaths = list(self.evidence.deaths.values())
-        meta = telling.report(self.why, clean=clean, counters=self.counters.snapshot(now), deaths=deaths)
-        telling.write_report(self.gang_dir, meta)
-        self.ended = Frame(Kind.ENDED, NO_ID, meta, self.why.pickled)
+        self.ended = closing.close(self, clean=clean)
         self.tell(self.ended)
-
-    def _fail_running(self, now: int) -> None:
-        assert self.why is not None
-        running = self.book.running
-        if running is not None:
-            watching.write_report(self, running)
-            self._finished(
-                running.id, telling.failure_at_end(running.id, self.why, self.config, now - self.book.started_ms)
-            )
-
-    def _fail_queued(self) -> None:
-        while self.book.queue:
-            call = self.book.queue.popleft()
-            close_fds(call.fds)
-            never = telling.never_began(call.id, self.why, self.config)
-            self.tell(never if call.told else telling.straight(never, call))
-            self.book.outcomes[call.id] = Finished(never)

@@ -1,0 +1,53 @@
+"""What a gang says at its end: of the call that ran, of those that waited, and of itself. It ends nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.core.frames import NO_ID, Frame, Kind
+from phalanx.core.sockets import close_fds
+from phalanx.core.states import Phase
+from phalanx_agent.keeper import telling, watching
+from phalanx_agent.keeper.calls import Outcome
+
+if TYPE_CHECKING:
+    from phalanx_agent.keeper.gang import Gang
+
+
+def close(gang: Gang, *, clean: bool) -> Frame:
+    """Nothing is left inside, or it cannot be killed: writes the report and returns ENDED."""
+    assert gang.why is not None
+    now = gang.clock.monotonic_ms()
+    for rank in gang.ranks:
+        for pipe in rank.pipes:
+            if pipe.fd >= 0:
+                pipe.drain(gang.spool, reads=1 << 14)
+    fail_running(gang, now)
+    fail_queued(gang)
+    gang.spool.end(complete=False)
+    gang.counters.enter(Phase.TEARDOWN, now)
+    gang.phase = "ended"
+    deaths = list(gang.evidence.deaths.values())
+    meta = telling.report(gang.why, clean=clean, counters=gang.counters.snapshot(now), deaths=deaths)
+    telling.write_report(gang.gang_dir, meta)
+    return Frame(Kind.ENDED, NO_ID, meta, gang.why.pickled)
+
+
+def fail_running(gang: Gang, now: int) -> None:
+    """Fails the call that runs with the reason of the gang's end."""
+    assert gang.why is not None
+    running = gang.book.running
+    if running is not None:
+        watching.write_report(gang, running)
+        busy_ms = now - gang.book.started_ms
+        gang.finished(running.id, telling.failure_at_end(running.id, gang.why, gang.config, busy_ms))
+
+
+def fail_queued(gang: Gang) -> None:
+    """Gives back the calls that wait: they never began."""
+    while gang.book.queue:
+        call = gang.book.queue.popleft()
+        close_fds(call.fds)
+        never = telling.never_began(call.id, gang.why, gang.config)
+        gang.tell(never if call.told else telling.straight(never, call))
+        gang.book.outcomes[call.id] = Outcome(never)
