@@ -11,10 +11,12 @@ from phalanx.client import is_terminal
 from phalanx.core.errors import GetTimeoutError, InvalidSpecError
 from phalanx.core.ids import id_raw
 from phalanx.core.remote_errors import replay_command
+from phalanx.core.steps import RankSteps
 from phalanx.core.views import CallView, CostView, RankView
 from phalanx.durations import Duration, seconds
 from phalanx.giving_up import STOPS, goes_on
 from phalanx.logs import LogLine, read_logs
+from phalanx.ranks_now import steps_now
 from phalanx.reports import CallReport, call_report
 from phalanx.runner import current
 
@@ -35,6 +37,7 @@ class Call(Generic[R]):
         self.parent: Twin[Call[Any] | None] = Twin(self._parent)
         self.children: Twin[tuple[Call[Any], ...]] = Twin(self._children)
         self.report: Twin[CallReport] = Twin(self._report)
+        self.steps: Twin[tuple[RankSteps, ...]] = Twin(self._steps)
         self.cancel: Cancel = Cancel(self)
 
     @classmethod
@@ -85,6 +88,10 @@ class Call(Generic[R]):
     def _report(self) -> CallReport:
         """Returns what is known of a call that failed, of all of its ranks; NotFoundError of any other."""
         return call_report(current().client, self.id)
+
+    def _steps(self) -> tuple[RankSteps, ...]:
+        """Returns how long the steps of its ranks take while it runs, by rank: who is slow, and by how much."""
+        return steps_now(current().client, self.id)
 
     def _parent(self) -> Call[Any] | None:
         """Returns the call from inside which this one was made; None where a program made it."""

@@ -1,15 +1,19 @@
-"""Where a running call's ranks stand at this moment, asked of the keepers through the agents of its gang."""
+"""Where a running call's ranks stand at this moment, and how long their steps take: asked of the keepers, through the
+agents of the call's gang.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from phalanx.client import Client
 from phalanx.core.collectives import RankState, from_dict
 from phalanx.core.errors import ConnectionFailedError, NotFoundError
 from phalanx.core.frames import Decoder, Frame, Kind, encode_head
 from phalanx.core.ids import id_raw, new_raw_id
+from phalanx.core.steps import RankSteps, rows_from_json
 from phalanx.core.views import LogSource
 from phalanx.streams import Stream, open_stream
 
@@ -28,7 +32,8 @@ def ranks_now(client: Client, call_id: str) -> list[RankState]:
         if not source.blob and (stream := _ask(call_id, source)) is not None
     ]
     until = time.monotonic() + ANSWER_WITHIN_S
-    states = [s for source, stream in asked for s in _answer(call_id, source, stream, until)]
+    answers = [seen for source, stream in asked for seen in _seen(call_id, source, stream, until)]
+    states = [from_dict(rank) for seen in answers for rank in seen["ranks"]]
     if not states:
         raise NotFoundError(
             f"call {call_id} is {view.state}: only the ranks of a running call stand anywhere",
@@ -37,22 +42,45 @@ def ranks_now(client: Client, call_id: str) -> list[RankState]:
     return sorted(states, key=lambda s: s.rank)
 
 
-def _ask(call_id: str, source: LogSource) -> Stream | None:
+def steps_now(client: Client, call_id: str) -> tuple[RankSteps, ...]:
+    """Returns how long the ranks' steps take, by rank; empty before a rank has marked two.
+
+    Raises NotFoundError where the call does not run, ConnectionFailedError where its gang's lead node does not answer.
+    """
+    view = client.get_call(call_id)
+    asked = [
+        (source, stream)
+        for source in client.log_sources(call_id)
+        if not source.blob and (stream := _ask(call_id, source, steps=True)) is not None
+    ]
+    until = time.monotonic() + ANSWER_WITHIN_S
+    answers = [seen for source, stream in asked for seen in _seen(call_id, source, stream, until)]
+    if not answers:
+        raise NotFoundError(
+            f"call {call_id} is {view.state}: only the steps of a running call are measured",
+            hint=f"gpuctl report {call_id}",
+        )
+    return tuple(row for seen in answers for row in rows_from_json(seen["steps"]))
+
+
+def _ask(call_id: str, source: LogSource, *, steps: bool = False) -> Stream | None:
     try:
         stream = open_stream(
             unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
         )
-        stream.send([encode_head(Frame(Kind.LOOK, new_raw_id(), {"ticket": source.ticket, "call": call_id}))])
+        meta = {"ticket": source.ticket, "call": call_id} | ({"steps": True} if steps else {})
+        stream.send([encode_head(Frame(Kind.LOOK, new_raw_id(), meta))])
     except (ConnectionFailedError, OSError):
         return None
     return stream
 
 
-def _answer(call_id: str, source: LogSource, stream: Stream, until: float) -> Iterator[RankState]:
+def _seen(call_id: str, source: LogSource, stream: Stream, until: float) -> Iterator[dict[str, Any]]:
+    """Yields what one node's keeper answers; nothing where the call does not run there any more."""
     try:
         for frame in _frames(stream, until):
             if frame.kind is Kind.SEEN and frame.meta.get("call") == id_raw(call_id).hex():
-                yield from (from_dict(rank) for rank in frame.meta["ranks"])
+                yield frame.meta
             return
         raise ConnectionFailedError(f"the agent of node {source.node_id} did not say in time where its ranks stand")
     finally:

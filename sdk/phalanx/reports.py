@@ -16,6 +16,7 @@ from phalanx.core.errors import NotFoundError
 from phalanx.core.remote_errors import replay_command
 from phalanx.core.stacks import Place, RankStack, alike, ranks_text
 from phalanx.core.states import CallState, GangState
+from phalanx.core.steps import RankSteps, rows_from_json, slow_text
 from phalanx.core.views import CallView, GangView
 
 PARTS_WITHIN_S = 10.0
@@ -70,6 +71,8 @@ class CallReport:
     ranks: tuple[RankReport, ...] = ()
     health: tuple[str, ...] = ()
     """What is reported now of GPUs that it ran on."""
+    steps: tuple[RankSteps, ...] = ()
+    """How long its ranks' last steps took, where they marked any."""
     charged: str = ""
     rerun: str = ""
 
@@ -105,6 +108,7 @@ def call_report(client: Client, call_id: str) -> CallReport:
         missing_nodes=tuple(node for node in gang_nodes if node not in parts),
         ranks=_ranks(view, parts, culprits),
         health=_health(client, frozenset(gang.gpus) if gang is not None else frozenset()),
+        steps=tuple(row for part in parts.values() for row in rows_from_json(part.get("steps", []))),
         charged=f"{view.cost.money} {view.cost.currency}",
         rerun=replay_command(call_id),
     )
@@ -186,6 +190,7 @@ def lines_of(report: CallReport) -> list[str]:
         ("why there", report.placement),
         *(("no word of", node) for node in report.missing_nodes),
         *(("health", line) for line in report.health),
+        ("slow", slow_text(report.steps)),
         ("charged", report.charged),
         ("rerun", report.rerun),
     ]

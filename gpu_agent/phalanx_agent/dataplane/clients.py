@@ -6,6 +6,7 @@ one gang; it is closed when the token behind the ticket is revoked.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -131,7 +132,7 @@ class Client:
         elif kind is Kind.FOLLOW or (kind is Kind.LOOK and self._member is None):
             self._guarded(frame, self._of_call)
         elif kind is Kind.PING:
-            self.send(Frame(Kind.PONG, frame.id))
+            self.send(Frame(Kind.PONG, frame.id, {"wall_ns": time.time_ns()}))
         elif self._member is not None:
             self._member.lead_said(frame)
         elif self._lead is not None:

@@ -50,7 +50,7 @@ class GangSnapshot:
     p95_wait_ms: int = 0
     step: int = 0
     stall: str = ""
-    """Why nothing of its call goes on, while nothing does."""
+    """Why nothing of its call goes on, while nothing does; else which rank is slow, while one is."""
     busy_ms: int = 0
     call_ids: tuple[str, ...] = ()
 

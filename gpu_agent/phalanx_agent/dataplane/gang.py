@@ -39,6 +39,7 @@ class Gang:
         self.stopping = False
         self.step = 0
         self.stall = ""
+        self.slow = ""
         self.touched_ns = now_ns()
         self.state: Frame | None = None
         self._end_to_tell: KeeperEnded | None = None
@@ -153,6 +154,8 @@ class Gang:
         self.touched_ns = now_ns()
         if meta.get("event") == "stalled":
             self.stall = str(meta.get("reason", ""))
+        elif meta.get("event") == "slow":
+            self.slow = str(meta.get("reason", ""))
         elif meta.get("event") != "progress":
             self.emit(
                 RankSaid(

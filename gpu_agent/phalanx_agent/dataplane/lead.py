@@ -238,7 +238,7 @@ class LeadGang(Gang):
             elif frame.kind is Kind.ENDED:
                 self._node_gone(node, ended_error(frame, self._links[node].node_id))
                 self._links[node].close()
-            elif frame.kind is Kind.SEEN:
+            elif frame.kind is Kind.SEEN or (frame.kind is Kind.RANK and "marks" in frame.meta):
                 self.keeper.send(frame)
             elif frame.kind is Kind.BLAME:
                 self.blame(str(frame.meta.get("reason", "")))

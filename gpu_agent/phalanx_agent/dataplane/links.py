@@ -22,6 +22,7 @@ from phalanx_agent.dataplane.bodies import MEMFD_FROM_BYTES, as_memory, inline
 from phalanx_agent.dataplane.connection import Connection
 from phalanx_agent.dataplane.facts import PeerSpec
 from phalanx_agent.dataplane.loop import WRITE, Loop, now_ns
+from phalanx_agent.dataplane.peer_clock import PeerClock
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +173,7 @@ class PeerLink:
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE  # the pinned fingerprint is compared before anything is sent
         self._welcomed = False
+        self._clock = PeerClock()
         self._connect()
 
     @property
@@ -237,12 +239,20 @@ class PeerLink:
         if frame.kind is Kind.WELCOME:
             self._welcomed = True
             self._failures = 0
+            connection.send(self._clock.question())
             for waiting in self._waiting.values():
                 connection.send(waiting)
             return
         if frame.kind is Kind.REFUSED:
             connection.close(str(frame.meta.get("error", "refused")))
             return
+        if frame.kind is Kind.PONG:
+            self._clock.answered(frame)
+            return
+        if frame.meta.get("entered"):
+            connection.send(self._clock.question())
+        if frame.meta.get("marks"):
+            frame.meta["ahead_us"] = self._clock.ahead_us
         if frame.kind in (Kind.RESULT, Kind.FAILURE):
             self._waiting.pop((Kind.CALL, frame.id), None)
             self._waiting.pop((Kind.CREDIT, frame.id), None)

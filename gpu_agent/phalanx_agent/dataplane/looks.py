@@ -18,12 +18,13 @@ class Looks:
         self._keeper = keeper
         self._askers: OrderedDict[bytes, Callable[[Frame], None]] = OrderedDict()
 
-    def ask(self, request: bytes, asker: Callable[[Frame], None]) -> None:
-        """Asks the local keeper for the stacks and records of its ranks; ``asker`` gets its SEEN."""
+    def ask(self, request: bytes, asker: Callable[[Frame], None], *, steps: bool = False) -> None:
+        """Asks the local keeper for the stacks and records of its ranks, or how long their ``steps`` take; ``asker``
+        gets its SEEN."""
         self._askers[request] = asker
         if len(self._askers) > _ASKERS_KEPT:
             self._askers.popitem(last=False)
-        self._keeper.send(Frame(Kind.LOOK, request, {"full": True}))
+        self._keeper.send(Frame(Kind.LOOK, request, {"steps": True} if steps else {"full": True}))
 
     def answered(self, frame: Frame) -> bool:
         """Says whether the keeper's SEEN was for somebody here."""

@@ -179,7 +179,7 @@ class DataPlane:
         gang = self._gangs.get(ticket.gang_id)
         if gang is None or gang.ended:
             raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
-        gang.looks.ask(frame.id, client.send)
+        gang.looks.ask(frame.id, client.send, steps=bool(frame.meta.get("steps")))
 
     def client_gone(self, client: Client) -> None:
         self._clients.discard(client)

@@ -15,6 +15,7 @@ from typing import Any
 from phalanx.core.collectives import RankState, describe
 from phalanx.core.ids import id_text
 from phalanx.core.states import Outcome
+from phalanx.core.steps import RankSteps, rows_to_json
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.calls import QueuedCall
 from phalanx_agent.keeper.output import Spool
@@ -36,6 +37,7 @@ def write(  # noqa: PLR0913  all that a keeper knows
     evidence: Evidence,
     states: list[RankState],
     spool: Spool,
+    steps: tuple[RankSteps, ...],
     wall_ms: int,
 ) -> None:
     """Writes the report whole or not at all. A call that was cancelled has none."""
@@ -53,6 +55,7 @@ def write(  # noqa: PLR0913  all that a keeper knows
         "gpus": list(config.member.gpus),
         "at_ms": wall_ms,
         "reason": why.error.message if why.error else why.reason,
+        "steps": rows_to_json(steps),
         "ranks": [_rank(r.rank, r, evidence, by_rank.get(r.rank), spool) for r in ranks],
     }
     path = gang_dir / f"{value['call']}{SUFFIX}"

@@ -35,6 +35,7 @@ from phalanx_agent.keeper.outbox import Outbox
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Evidence, error_to_dict
+from phalanx_agent.keeper.steps import StepWatch
 from phalanx_agent.keeper.straight import StraightCalls
 from phalanx_agent.keeper.streams import LEFT, Streams, streams_of
 from phalanx_agent.keeper.telling import Why
@@ -76,6 +77,7 @@ class Gang:
     deaths: Deaths = field(init=False)
     judging: Judge = field(init=False)
     hang: HangWatch = field(init=False)
+    steps: StepWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, self.tell)
@@ -97,6 +99,7 @@ class Gang:
         looker = watching.looker_of(self)
         self.judging = watching.judge_of(self, looker)
         self.hang = watching.hang_watch_of(self, looker)
+        self.steps = watching.step_watch_of(self)
 
     # ---- from the agent ----
 
@@ -137,7 +140,9 @@ class Gang:
             case Kind.ASK:
                 self.straight.asked(frame.id)
             case Kind.LOOK:
-                self.hang.asked(frame)
+                (self.steps if frame.meta.get("steps") else self.hang).asked(frame)
+            case Kind.RANK:
+                self.steps.marked(int(frame.meta["rank"]), frame.meta)
             case Kind.SEEN:
                 self.hang.seen(frame)
             case Kind.PING:
@@ -221,6 +226,7 @@ class Gang:
         close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
         self.hang.begin()
+        self.steps.begin()
         if call.timeout_ms:
             self.loop.at("timeout", now + call.timeout_ms, self._timed_out)
 
@@ -319,6 +325,7 @@ class Gang:
     def _idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
         self.hang.end()
+        self.steps.end()
         for name in ("started", "timeout", "others", LEFT):
             self.loop.cancel(name)
         self.phase = "ready"
@@ -385,6 +392,7 @@ class Gang:
             rank.started = True
         elif event == "progress":
             self.hang.marked()
+            self.steps.marked(rank.rank, frame.meta)
         elif event == "context" and self.counters.phase is Phase.START:
             self.counters.enter(Phase.CONTEXT, now)
         elif event == "ready":
@@ -457,6 +465,7 @@ class Gang:
         """Nothing begins any more, and no deadline but the end's own counts."""
         self.phase = "ending"
         self.hang.end()
+        self.steps.end()
         for name in ("startup", "started", "timeout", "others", LEFT):
             self.loop.cancel(name)
 

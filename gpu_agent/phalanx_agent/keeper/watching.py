@@ -9,6 +9,7 @@ from phalanx_agent.keeper.calls import QueuedCall
 from phalanx_agent.keeper.hang import HangWatch
 from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.looking import Looker
+from phalanx_agent.keeper.steps import StepWatch
 
 if TYPE_CHECKING:
     from phalanx_agent.keeper.gang import Gang
@@ -58,6 +59,16 @@ def hang_watch_of(gang: Gang, looker: Looker) -> HangWatch:
     )
 
 
+def step_watch_of(gang: Gang) -> StepWatch:
+    return StepWatch(
+        config=gang.config,
+        loop=gang.loop,
+        clock=gang.clock,
+        tell=gang.tell,
+        running=lambda: gang.book.running.id.hex() if gang.book.running else "",
+    )
+
+
 def write_report(gang: Gang, call: QueuedCall) -> None:
     """Keeps what is known of the call that the gang's end ends."""
     assert gang.why is not None
@@ -70,6 +81,7 @@ def write_report(gang: Gang, call: QueuedCall) -> None:
         evidence=gang.evidence,
         states=gang.judging.states,
         spool=gang.spool,
+        steps=gang.steps.rows(),
         wall_ms=gang.clock.wall_ms(),
     )
 

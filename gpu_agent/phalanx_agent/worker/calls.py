@@ -22,6 +22,7 @@ from phalanx_agent.worker.guard import ProcessState, flush_streams, say
 from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
 from phalanx_agent.worker.signals import WORDS, Stop, StopIdleError, Where
+from phalanx_agent.worker.steps import Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Server:
     link: Link
     stop: Stop
     markers: Markers
+    marks: Marks
     state: ProcessState
     pid: int = field(default_factory=os.getpid)
     arguments: Arguments = field(default_factory=Arguments)
@@ -78,6 +80,7 @@ class Server:
         if os.getpid() != self.pid:
             flush_streams()
             os._exit(0)
+        self.marks.flush()
         self.markers.write("stop", call=frame.id, attempt=attempt)
         install(None)
         if isinstance(ran.error, StopIdleError):

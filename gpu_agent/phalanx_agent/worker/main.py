@@ -36,6 +36,7 @@ from phalanx_agent.worker.link import KeeperGoneError, Link
 from phalanx_agent.worker.markers import Markers
 from phalanx_agent.worker.node_view import NodeView
 from phalanx_agent.worker.signals import Stop, StopIdleError
+from phalanx_agent.worker.steps import Marks, collectives_of
 
 
 def run_rank(setup: RankSetup) -> NoReturn:
@@ -115,7 +116,8 @@ class _Rank:
         verified = self._verify(joined.backend, device) if joined.verifies else None
         limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)
-        server = self._server(callee, device, verified)
+        marks = Marks(self._event, collectives_of(joined.backend, config.world_size))
+        server = self._server(callee, device, verified, marks)
         self._event("ready", backend=joined.backend)
         return server
 
@@ -136,7 +138,7 @@ class _Rank:
         seen.refuse_wrong()
         return seen.verified
 
-    def _server(self, callee: Callee, device: str, verified: Verified | None) -> Server:
+    def _server(self, callee: Callee, device: str, verified: Verified | None, marks: Marks) -> Server:
         setup, config = self._setup, self._config
         gpus = self._own_gpus()
         markers = Markers(
@@ -153,7 +155,7 @@ class _Rank:
             function=config.function.name,
             checkpoint_dir=config.checkpoint_dir,
             stop_requested=lambda: self._stop.requested,
-            report_progress=self._progress,
+            report_progress=marks.mark,
             read_topology=NodeView(self._equipment.topology, config.member.gpus).read,
             verified=verified,
         )
@@ -166,6 +168,7 @@ class _Rank:
             link=self._link,
             stop=self._stop,
             markers=markers,
+            marks=marks,
             state=ProcessState.take(self._fds.streams),
         )
 
@@ -195,9 +198,6 @@ class _Rank:
         os.environ.update(self._equipment.environment)
         os.environ.update(dict(config.function.env.variables))
         recorder.prepare_environment()
-
-    def _progress(self, step: int, total: int) -> None:
-        self._event("progress", step=int(step), total=int(total))
 
     def _event(self, event: str, **more: Any) -> None:
         self._link.send(Frame(Kind.RANK, NO_ID, {"event": event, **more}))

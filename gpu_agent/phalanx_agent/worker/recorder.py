@@ -13,8 +13,10 @@ import json
 import os
 from typing import Any
 
+REMEMBERED = 64
+"""Collectives that torch keeps for us, in memory of its own: enough to see several steps at once (`steps`)."""
 KEPT = 16
-"""Collectives that torch remembers for us, in memory of its own."""
+"""So many of them are told."""
 MAX_SIZES_CHARS = 120
 LIGHT, FULL = b"l", b"f"
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
@@ -24,7 +26,7 @@ _MAX_ASK_BYTES = 64
 def prepare_environment() -> None:
     """Before torch makes its flight recorder: few entries, unless somebody wants them otherwise."""
     if _VARIABLE not in os.environ and "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:
-        os.environ[_VARIABLE] = str(KEPT)
+        os.environ[_VARIABLE] = str(REMEMBERED)
 
 
 def start(fd: int) -> None:

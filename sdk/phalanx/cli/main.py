@@ -32,6 +32,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("graph", "A call and the calls that it made, as a tree."),
             ("logs", "What the ranks of a call wrote."),
             ("stack", "Where the ranks of a running call stand."),
+            ("steps", "How long the ranks' steps take, and which rank is slow."),
             ("report", "What is known of a call that failed."),
             ("replay", "Run a call again on this machine."),
             ("explain", "Why a call or gang stands where it stands, and what its ranks got."),

@@ -34,7 +34,8 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     RELEASE   rank → … → client       slots                   memory that may be written again
     ATTACH    agent → keeper          epoch                   a (new) agent takes over
     STATE     keeper → agent          gang, pids, phase, running, finished, counters
-    RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress), …
+    RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress | slow | stalled), …
+              peer agent → lead → keeper   rank, marks, entered, ahead_us     progress of another node's rank
     STOP      agent → keeper          grace_ms, reason
     ENDED     keeper → agent          report
     BLAME     peer agent → lead       reason                  a GPU of the gang has failed there
@@ -45,8 +46,9 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
                                                               envelope; full: nothing more before a CREDIT
     CREDIT    client → agent → keeper → rank   taken              so many items of the stream have been taken; the first
                                                                   one makes its sender the reader of a held stream
-    LOOK      keeper, client → agent → keeper   full, ticket, call     where ranks stand: of other nodes, or of a call
-    SEEN      keeper → agent → keeper, client   ranks, signs           answers the LOOK of the same id
+    LOOK      keeper, client → agent → keeper   full, ticket, call     where ranks stand: of other nodes, or of a call;
+                                                                       with ``steps``, how long their steps take
+    SEEN      keeper → agent → keeper, client   ranks, signs, steps    answers the LOOK of the same id
     PING/PONG either way
 
 A CALL with ``held`` to a generator function makes nothing before a CREDIT comes. CANCEL with the reason "closed" says

@@ -237,7 +237,7 @@ class GangFacts:
     call_ids: tuple[str, ...] = ()
     """Calls that the agent holds: queued, running, or finished and not yet acknowledged."""
     stall: str = ""
-    """Why nothing of the running call goes on, while nothing does."""
+    """Why nothing of the running call goes on, while nothing does; else which rank is slow, while one is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
