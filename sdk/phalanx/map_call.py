@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from phalanx import aio
 from phalanx.call import Call, Twin
+from phalanx.client import Client
 from phalanx.core.errors import CallCancelledError, InvalidSpecError
 from phalanx.core.ids import id_raw, id_text, new_raw_id
 from phalanx.core.serialization import Packed
@@ -40,6 +41,13 @@ class MapProgress:
     calls: int
     ended: int
     states: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def progress(states: Iterable[str]) -> MapProgress:
+    """Counts calls by state."""
+    counted = Counter(states)
+    ended = sum(n for state, n in counted.items() if state != UNKNOWN and CallState(state).terminal)
+    return MapProgress(calls=counted.total(), ended=ended, states=dict(counted))
 
 
 class MapCall(Generic[R]):
@@ -81,25 +89,29 @@ class MapCall(Generic[R]):
 
     def _status(self) -> MapProgress:
         """Returns how far it has come: one question per 1000 calls."""
-        states: Counter[str] = Counter()
-        for start in range(0, self._count, ASK_AT_ONCE):
-            states.update(current().client.call_states(self._ids(start)))
-        ended = sum(count for state, count in states.items() if state and CallState(state).terminal)
-        return MapProgress(
-            calls=self._count, ended=ended, states={state or "unknown": n for state, n in states.items()}
-        )
+        return progress(state for _, _, state in self.states(current().client))
 
     def _cancel(self) -> MapProgress:
-        """Cancels all calls that have not ended, the last ones first, so that none begins meanwhile."""
         client = current().client
-        for job in pipelined(self._alive(), client.cancel):
-            job.result()
-        return self._status()
+        self.cancel_by(client)
+        return progress(state for _, _, state in self.states(client))
 
-    def _alive(self) -> Iterator[str]:
+    def states(self, client: Client) -> Iterator[tuple[int, str, str]]:
+        """Yields each input's number, counted from 0, its call's id and state: one question per 1000 calls."""
+        for start in range(0, self._count, ASK_AT_ONCE):
+            ids = self._ids(start)
+            for number, (call_id, state) in enumerate(zip(ids, client.call_states(ids), strict=True), start):
+                yield number, call_id, state or UNKNOWN
+
+    def cancel_by(self, client: Client) -> None:
+        """Cancels all calls that have not ended, the last ones first, so that none begins meanwhile."""
+        for job in pipelined(self._alive(client), client.cancel):
+            job.result()
+
+    def _alive(self, client: Client) -> Iterator[str]:
         for start in reversed(range(0, self._count, ASK_AT_ONCE)):
             ids = self._ids(start)
-            known = zip(reversed(ids), reversed(current().client.call_states(ids)), strict=True)
+            known = zip(reversed(ids), reversed(client.call_states(ids)), strict=True)
             yield from (call_id for call_id, state in known if state and not CallState(state).terminal)
 
     def _ids(self, start: int) -> list[str]:

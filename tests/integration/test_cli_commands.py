@@ -46,6 +46,10 @@ def wait_for(path: str) -> str:
         time.sleep(0.05)
     return "found it"
 
+@phalanx.gpu_function(gpus=0)
+def sometimes(n: int) -> float:
+    return 1 / n
+
 @phalanx.gpu_function(gpus=64)
 def huge() -> None:
     pass
@@ -398,3 +402,60 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         assert done.stderr == "[]\n"
         assert "Examples:" in done.stdout
     assert min(seconds) < 1.0, f"{min(seconds):.3f} s at best, where 0.15 s is the aim on an idle machine"
+
+
+# ---- spawned maps ----
+
+
+MAPS = """
+import shop
+made = shop.{function}.spawn_map({inputs})
+print(made.id)
+"""
+
+
+def spawned(cluster: Cluster, function: str, inputs: list[Any]) -> str:
+    """Returns the id of a map that a program spawned before it ended."""
+    code = MAPS.format(function=function, inputs=inputs)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cluster.env(),
+        cwd=cluster.tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_a_map_is_followed_to_its_end_and_says_what_failed(cluster: Cluster) -> None:
+    map_id = spawned(cluster, "sometimes", [1, 0, 3])
+    done = gpuctl(cluster, "map", map_id, "--wait")
+    assert done.returncode == 1, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first == f"{map_id}  3 of 3 calls have ended: 2 succeeded, 1 failed"
+    assert re.match(r"1 +c-\S+ +\S+ failed", rest[1])
+    assert "gpuctl report c-" in done.stderr
+    (view,) = documents(gpuctl(cluster, "map", map_id, "--json").stdout)
+    assert (view["ended"], view["states"]) == (3, {"succeeded": 2, "failed": 1})
+
+
+def test_a_map_is_cancelled_whole_and_twice_is_harmless(cluster: Cluster) -> None:
+    map_id = spawned(cluster, "wait_for", ["/nonexistent"] * 6)
+    late = gpuctl(cluster, "map", map_id, "--wait", "--timeout", "0.5")
+    assert late.returncode == 124
+    assert "0 of 6" not in late.stdout
+    done = gpuctl(cluster, "cancel", "--wait", map_id)
+    assert done.returncode == 0, done.stderr
+    assert f"6 of 6 calls had not ended  {map_id}  6 cancelled" in done.stderr
+    again = gpuctl(cluster, "cancel", map_id, "--json")
+    (view,) = documents(again.stdout)
+    assert view["states"] == {"cancelled": 6}
+
+
+@pytest.mark.parametrize(("map_id", "code"), [("m-1", 2), ("m-00000000000000000000000000-5", 3)])
+def test_a_map_that_is_none_or_not_known(cluster: Cluster, map_id: str, code: int) -> None:
+    done = gpuctl(cluster, "map", map_id)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "map" in done.stderr

@@ -30,6 +30,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("deploy", "Deploy the functions of a file, all at once."),
             ("ps", "Calls that are alive, or all of them."),
             ("graph", "A call and the calls that it made, as a tree."),
+            ("map", "How far a spawned map has come, and what failed of it."),
             ("logs", "What the ranks of a call wrote."),
             ("stack", "Where the ranks of a running call stand."),
             ("steps", "How long the ranks' steps take, and which rank is slow."),

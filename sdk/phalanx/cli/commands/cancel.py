@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from phalanx.cli.commands.map import as_it_stands, in_words, until_ended
 from phalanx.cli.exits import Exit, exit_of_state
 from phalanx.cli.options import Command, Session
 from phalanx.cli.render import Screen
 from phalanx.cli.target import full_id
+from phalanx.client import Client
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
+from phalanx.map_call import MapCall
 
 
 def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
@@ -18,6 +21,9 @@ def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
     client = session.client()
     code = Exit.OK
     for text in calls:
+        if text.startswith("m-"):
+            code = _cancel_map(session, client, text, wait=wait) or code
+            continue
         call_id = full_id(client, text)
         before = client.get_call(call_id)
         view = client.cancel(call_id)
@@ -30,6 +36,18 @@ def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
         if wait and view.state != CallState.CANCELLED:
             code = exit_of_state(view.state)
     return code
+
+
+def _cancel_map(session: Session, client: Client, map_id: str, *, wait: bool) -> int:
+    screen, calls = session.screen(), MapCall.from_id(map_id)
+    known = as_it_stands(client, calls)
+    calls.cancel_by(client)
+    last = until_ended(screen, client, calls, session.timeout_s) if wait else as_it_stands(client, calls)
+    if screen.look.json:
+        screen.emit(last)
+    else:
+        screen.note(f"{known.calls - known.ended} of {known.calls} calls had not ended  {last.map}  {in_words(last)}")
+    return Exit.OK
 
 
 def _outcome(screen: Screen, before: CallView, view: CallView) -> str:
@@ -48,10 +66,10 @@ command = Command(
     "cancel",
     callback=cancel,
     help="End calls on all their ranks: SIGTERM, the function's grace, then SIGKILL; and the calls that were made from "
-    "inside them. Cancelling twice is harmless.",
+    "inside them. Of a map that was spawned, every call that has not ended. Cancelling twice is harmless.",
     params=[
-        click.Argument(["calls"], nargs=-1, required=True, metavar="CALL…"),
+        click.Argument(["calls"], nargs=-1, required=True, metavar="CALL|MAP…"),
         click.Option(["--wait"], is_flag=True, help="Return when every rank is gone."),
     ],
-    examples=("gpuctl cancel c-0d5t…", "gpuctl cancel --wait c-0d5t… c-7rk2…"),
+    examples=("gpuctl cancel c-0d5t…", "gpuctl cancel --wait c-0d5t… c-7rk2…", "gpuctl cancel m-3h8x…-1000"),
 )
