@@ -38,6 +38,7 @@ MIN_FREE_BYTES = 256 << 20
 _CONTENT = re.compile(r"sha256:([0-9a-f]{64})")
 _PART = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,127}"
 _SEGMENT = re.compile(rf"logs/({_PART})/({_PART})/(?:(g-[0-9a-z]{{26}})\.)?[0-9]{{1,12}}")
+_NUMBERED = re.compile(r"(.*[/.])([0-9]+)")
 _REPORT = re.compile(rf"logs/({_PART})/({_PART})/g-[0-9a-z]{{26}}\.report")
 _FILED = re.compile(r"archive/(calls|ledger/[0-9]{4}-[0-9]{2})/[0-9]{16}-[0-9a-f]{16}")
 _PREFIX = re.compile(
@@ -357,5 +358,6 @@ def _short_hash(text: str) -> str:
 
 
 def _natural(name: str) -> tuple[str, int]:
-    head, _, tail = name.rpartition("/")
-    return (head, int(tail)) if tail.isdecimal() else (name, 0)
+    """Segments of one gang lie in the order of their numbers."""
+    match = _NUMBERED.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, 0)

@@ -1,7 +1,8 @@
-"""Output of eight ranks at 10,000 lines a second and more: every line once, in order, and within a second."""
+"""Much output: of eight ranks at 10,000 lines a second every line once, in order and within a second; of one 200 MB."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from phalanx.connection import Connection
 from phalanx.logs import CallLogs
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 RANKS = 8
@@ -40,6 +42,13 @@ def talk(lines: int, per_s: float) -> None:
             time.sleep(ahead)
 
 
+@phalanx.gpu_function(gpus=0, scaledown_window=1)
+def pour(megabytes: int) -> None:
+    for _ in range(megabytes):
+        os.write(1, b"x" * 1_000_000)
+    os.write(1, b"\nlast\n")
+
+
 def test_lines_of_eight_ranks_arrive_once_in_order_and_at_once(cluster: Cluster) -> None:
     call = talk.spawn(LINES, LINES_PER_S / RANKS)
     seen: dict[int, list[int]] = defaultdict(list)
@@ -57,3 +66,20 @@ def test_lines_of_eight_ranks_arrive_once_in_order_and_at_once(cluster: Cluster)
     assert dict(seen) == {rank: list(range(LINES)) for rank in range(RANKS)}
     assert logs.tally.complete, logs.tally.words
     assert late_s[len(late_s) // 2] < 1
+
+
+def test_200_mb_without_a_newline_are_counted_cut_and_in_order_while_the_gang_goes_and_afterwards(
+    cluster: Cluster,
+) -> None:
+    client = current().client
+    call = pour.spawn(200)
+    call.get(timeout=120)
+    for stored in (False, True):
+        if stored:
+            wait_until(lambda: any(source.blob for source in client.log_sources(call.id)), "its gang is gone", 60)
+        logs = CallLogs(client, call.id)
+        first, last = logs.now()
+        assert last.text == "last"
+        assert "more bytes of this line" in first.text
+        assert logs.tally.received == 200_000_006
+        assert logs.tally.complete, logs.tally.words

@@ -238,6 +238,16 @@ def test_without_follow_the_end_comes_with_what_there_is(plane: TestPlane) -> No
         assert told(client) == ({"0": 1}, False)
 
 
+def test_a_follower_gets_all_though_the_gang_goes_while_it_reads(plane: TestPlane) -> None:
+    plane.open()
+    append(plane.directory, *(line("x" * 65_536) for _ in range(50)), end(r0=50 * 65_536))
+    with follow(plane, CALL, live=False) as client:
+        client.expect(Kind.LOG)
+        (plane.directory / "spool.log").unlink()
+        assert sum(len(client.expect(Kind.LOG).body) for _ in range(49)) == 49 * 65_536
+        assert told(client) == ({"0": 50 * 65_536}, True)
+
+
 def test_a_call_that_ended_without_an_end_record_is_not_called_complete(plane: TestPlane) -> None:
     plane.open()
     append(plane.directory, line("a"))

@@ -114,10 +114,11 @@ async def test_no_prefix_leaves_the_folder(blobs: FolderBlobs, prefix: str) -> N
         await blobs.names(prefix)
 
 
-async def test_log_segments_are_listed_in_the_order_of_their_numbers(blobs: FolderBlobs) -> None:
+@pytest.mark.parametrize("gang", ["", f"g-{'0' * 26}."], ids=["no-gang", "gang"])
+async def test_log_segments_are_listed_in_the_order_of_their_numbers(blobs: FolderBlobs, gang: str) -> None:
     for number in (10, 9, 1):
-        await blobs.put(f"logs/{CALL}/n1/{number}", _chunks(b"x"))
-    assert await blobs.names(f"logs/{CALL}/") == [f"logs/{CALL}/n1/{number}" for number in (1, 9, 10)]
+        await blobs.put(f"logs/{CALL}/n1/{gang}{number}", _chunks(b"x"))
+    assert await blobs.names(f"logs/{CALL}/") == [f"logs/{CALL}/n1/{gang}{number}" for number in (1, 9, 10)]
 
 
 async def test_a_call_whose_id_begins_like_anothers_is_another(blobs: FolderBlobs) -> None:

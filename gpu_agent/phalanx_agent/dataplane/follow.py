@@ -1,7 +1,8 @@
 """Readers of a gang's output: records of one call, from a given place in the spool, live or up to its end.
 
 Reads at most READ_BYTES per reader and round, and none while the reader has not taken what it was sent, so that a
-slow terminal costs nothing but its own delay.
+slow terminal costs nothing but its own delay. The spool stays open until its reader has it all: a gang that ends in the
+meantime removes its directory.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ class Follower:
     at_end: bool = False
     ended_ns: int = 0
     done: bool = False
+    _fd: int = -1
 
     def step(self, now_ns: int) -> None:
         """Sends what is new; END when the call is over and everything was sent."""
         if self.done or not self.reader.open:
-            self.done = True
+            self.close()
             return
         if self.reader.queued_bytes > _SLOW_READER_BYTES:
             return
@@ -77,7 +79,9 @@ class Follower:
 
     def _send_new(self) -> bool:
         """Returns whether that was all there is."""
-        data = read_spool(self.spool, self.offset)
+        if self._fd < 0:
+            self._fd = os.open(self.spool, os.O_RDONLY | os.O_CLOEXEC)
+        data = read_records(self._fd, self.offset)
         start = self.offset
         for record, end in decode(data):
             self.offset = start + end
@@ -102,8 +106,15 @@ class Follower:
         }
         self.reader.send(Frame(Kind.LOG, self.request, meta, record.data))
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Sends nothing more."""
         self.done = True
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _end(self) -> None:
+        self.close()
         counts = Counter(self.bytes_by_rank)
         if self.at_end:
             counts = sum((Counter(end.bytes_by_rank) for end in self.ends), Counter[int]())
@@ -113,13 +124,18 @@ class Follower:
         self.reader.send(Frame(Kind.END, self.request, meta))
 
 
-def read_spool(path: Path, offset: int, limit: int = READ_BYTES) -> bytes:
-    """Returns up to ``limit`` bytes from ``offset``, more where a single record is longer. Raises OSError."""
+def read_spool(path: Path, offset: int) -> bytes:
+    """Returns what `read_records` does of the file at ``path``. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data = os.pread(fd, limit, offset)
-        if len(data) == limit and next(decode(data), None) is None:
-            data = os.pread(fd, limit * 17, offset)
-        return data
+        return read_records(fd, offset)
     finally:
         os.close(fd)
+
+
+def read_records(fd: int, offset: int) -> bytes:
+    """Returns up to READ_BYTES from ``offset``, more where a single record is longer. Raises OSError."""
+    data = os.pread(fd, READ_BYTES, offset)
+    if len(data) == READ_BYTES and next(decode(data), None) is None:
+        data = os.pread(fd, READ_BYTES * 17, offset)
+    return data
