@@ -15,6 +15,8 @@ from phalanx_control.state.model import State
 
 METER_EVERY_MS = 10_000
 INATTENTIVE_MS = 2000
+UNHEARD_PAUSE_MS = 30_000
+"""How long a lead that has not spoken to this leader yet may keep its call's end to itself."""
 """A longer pause between two ticks is a pause of this process."""
 
 
@@ -105,6 +107,12 @@ class Facts:
             if facts is not None and not facts.depth and not facts.in_flight:
                 idle[gang_id] = facts.idle_ms
         return idle
+
+    def paused_ms(self, state: State) -> dict[str, int]:
+        """Returns for how long the calls of gangs have waited for people; of a lead that has not spoken yet, that it
+        may be any time."""
+        heard = {gang_id: self.gang(gang_id, gang.lead) for gang_id, gang in state.gangs.items()}
+        return {g: UNHEARD_PAUSE_MS if facts is None else facts.paused_ms for g, facts in heard.items()}
 
     def due_meters(self, state: State) -> tuple[CountersSeen, ...]:
         """Returns the counters to make durable now: 10 s old, or of a lease whose phase has changed."""

@@ -292,6 +292,7 @@ class Term:
             silent=self._facts.silent(state),
             gang_idle_ms=self._facts.idle_ms(state),
             meters=self._facts.due_meters(state),
+            paused_ms=self._facts.paused_ms(state),
         )
 
     async def _snapshot_seq(self) -> int:

@@ -29,7 +29,7 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         user=call.owner.user,
         state=call.state.value,
         reason=_stall(call, lead) or call.reason,
-        phase=_phase(call, gang),
+        phase="debug" if _debugged(call, lead) else _phase(call, gang),
         attempt=call.attempt,
         fence=call.fence,
         gang_id=gang.id if gang is not None else call.gang_id,
@@ -58,6 +58,10 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
 
 def _stall(call: Call, lead: GangFacts | None) -> str:
     return lead.stall if lead is not None and call.state is CallState.RUNNING else ""
+
+
+def _debugged(call: Call, lead: GangFacts | None) -> bool:
+    return lead is not None and lead.debug and call.state is CallState.RUNNING
 
 
 def _gang_of(state: State, call: Call) -> Gang | None:

@@ -192,7 +192,12 @@ class Agent:
                 self._busy_until_now(event)
                 self.tell(event)
             case RankSaid() | KeeperStuck():
-                self.tell(event)
+                self._rank_said(event)
+
+    def _rank_said(self, event: RankSaid | KeeperStuck) -> None:
+        if isinstance(event, RankSaid):
+            self._meter.note_busy(event.gang_id, event.busy_ms)  # before a phase begins that is not busy
+        self.tell(event)
 
     def _busy_until_now(self, event: KeeperAttached | KeeperEnded) -> None:
         """The keeper's own total: what its last call took until the end was in no report."""
@@ -286,6 +291,8 @@ class Agent:
                     p95_wait_ms=fast.p95_wait_ms,
                     step=fast.step,
                     stall=fast.stall,
+                    debug=fast.debug,
+                    paused_ms=fast.paused_ms,
                     counters=self._meter.counters(lease.gang_id),
                     call_ids=fast.call_ids,
                 )
@@ -398,6 +405,7 @@ class Agent:
             host=self._settings.listen_host,
             port=self._settings.listen_port,
             former_port=_read_port(self._settings.state_dir / "data-port"),
+            shells=self._settings.shells,
             spool_of=lambda gang_id, _call_id: self._logs.spool_of(gang_id),
         )
 

@@ -45,6 +45,8 @@ class Settings:
     pool: str
     preflight: Mode
     end_gangs_on_exit: bool
+    shells: bool
+    """`gpuctl shell` may open shells beside ranks."""
 
     @property
     def unix_path(self) -> Path:
@@ -81,6 +83,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         pool=args.pool,
         preflight=_preflight(args.preflight),
         end_gangs_on_exit=args.end_gangs_on_exit,
+        shells=not args.no_shells,
     )
 
 
@@ -110,6 +113,12 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("rank-user", "unprivileged user that ranks run as, where the agent is root")
     add("pool", "pool that this node is shown in; gangs are not kept to one pool yet", default="default")
     add("preflight", f"gangs verify the links between their GPUs before user code: {', '.join(NODE_MODES)}", "off")
+    parser.add_argument(
+        "--no-shells",
+        action="store_true",
+        default=environ.get(_PREFIX + "NO_SHELLS", "").lower() in ("1", "true", "yes", "on"),
+        help=f"nobody opens shells beside ranks with gpuctl shell [{_PREFIX}NO_SHELLS]",
+    )
     parser.add_argument(
         "--end-gangs-on-exit",
         action="store_true",

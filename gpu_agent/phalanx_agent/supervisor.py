@@ -56,6 +56,7 @@ class LeaseState(StrEnum):
 
 _UNSTARTED = frozenset({LeaseState.WAITING, LeaseState.PREPARING, LeaseState.PREPARED})
 _RUNNING = frozenset({LeaseState.STARTING, LeaseState.READY})
+_PHASES = {"context": Phase.CONTEXT, "debug": Phase.DEBUG, "resumed": Phase.IDLE_WARM}
 _OVER = frozenset({LeaseState.CLEANING, LeaseState.ENDED})
 
 
@@ -329,8 +330,9 @@ class Supervisor:
             lease.pids = event.pids or lease.pids
             lease.backend = event.backend
             return self._become_ready(lease, now_ms)
-        if event.event == "context" and lease.state is LeaseState.STARTING:
-            return [ev.EnterPhase(gang_id=lease.gang_id, phase=Phase.CONTEXT)]
+        phase, serving = _PHASES.get(event.event), lease.state is LeaseState.READY or lease.draining
+        if phase and (lease.state is LeaseState.STARTING if phase is Phase.CONTEXT else serving):
+            return [ev.EnterPhase(gang_id=lease.gang_id, phase=phase)]
         return []
 
     def _become_ready(self, lease: Lease, now_ms: int) -> Effects:

@@ -27,6 +27,7 @@ from phalanx_agent.keeper.main import KeeperSetup, run_keeper
 from phalanx_agent.keeper.namespaces import Walls, become_subreaper, candidates, leave_parent
 from phalanx_agent.worker.main import run_rank
 from phalanx_agent.worker.preload import preload, threads
+from phalanx_agent.worker.shell import run_shell
 
 STATUS_FD = 3
 KEEPER_ACCEPTS_WITHIN_S = 15
@@ -191,6 +192,7 @@ def _keeper(request: _Request, walls: Walls, writing: int) -> NoReturn:
             walls=walls,
             listen_fd=request.listen_fd,
             rank_main=run_rank,
+            shell_main=run_shell,
             accepting=accepting,
         )
     except BaseException as e:  # noqa: BLE001  the process boundary

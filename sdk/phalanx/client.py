@@ -243,6 +243,11 @@ class Client:
         answer = self._unary("GetLogSources", control_pb2.CallId(call_id=call_id))
         return tuple(wire.from_proto(LogSource, s) for s in answer.sources)
 
+    def debug_sources(self, call_id: str) -> tuple[LogSource, ...]:
+        """Returns the agents of the call's gang, with tickets to terminals at its ranks; none where it has ended."""
+        answer = self._unary("GetDebugSources", control_pb2.CallId(call_id=call_id))
+        return tuple(wire.from_proto(LogSource, s) for s in answer.sources)
+
     def call_input(self, call_id: str, *, function_id: str = "") -> CallInput:
         """Returns what a call ran with, or the function of that id alone. Raises NotFoundError."""
         request = control_pb2.CallInputRequest(call_id=call_id, function_id=function_id)

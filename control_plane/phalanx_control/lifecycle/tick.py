@@ -20,7 +20,7 @@ def tick(draft: Draft, command: Tick) -> None:
         nodes.silent(draft, silence)
     for gang in sorted(draft.state.gangs.values(), key=lambda g: g.fence):
         _limit_start(draft, gang)
-        _overrule_silent_agent(draft, gang)
+        _overrule_silent_agent(draft, gang, paused_ms=command.paused_ms.get(gang.id, 0))
     deadlines.end_overdue(draft)
     keys.forget_old(draft)
     for gang_id, idle_ms in sorted(command.gang_idle_ms.items()):
@@ -41,13 +41,13 @@ def _limit_start(draft: Draft, gang: Gang) -> None:
     gangs.drain(draft, gang.id, message, error=ErrorInfo(cause=cause, type_name="StartupTimeout", message=message))
 
 
-def _overrule_silent_agent(draft: Draft, gang: Gang) -> None:
+def _overrule_silent_agent(draft: Draft, gang: Gang, *, paused_ms: int) -> None:
     """Ends calls whose timeout or cancellation the agent should have reported long ago."""
     grace_ms = round(draft.spec(gang.function_id).limits.grace_s * 1000)
     for call_id in gang.calls:
         call = draft.call(call_id)
         if call.state is CallState.RUNNING and call.timeout_ms:
-            if draft.now.log_ms - call.started_ms > call.timeout_ms + grace_ms + AGENT_MARGIN_MS:
+            if draft.now.log_ms - call.started_ms > call.timeout_ms + paused_ms + grace_ms + AGENT_MARGIN_MS:
                 _time_out(draft, gang, call)
         elif call.state is CallState.CANCELLING:
             late = draft.now.log_ms - call.cancelling_ms > grace_ms + AGENT_MARGIN_MS

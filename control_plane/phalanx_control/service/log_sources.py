@@ -61,6 +61,22 @@ class Directory:
         stored = await self.stored(call.id)
         return (*sources, *(each for each in stored if each.node_id not in served or _of_another(each, call.gang_id)))
 
+    def debug_sources(self, state: State, call: Call, owner: Owner) -> tuple[LogSource, ...]:
+        """Returns the agents of the call's living gang, with tickets to terminals; none once it is gone."""
+        gang = state.gangs.get(call.gang_id)
+        running = () if gang is None else (m.member.node_id for m in gang.members if not m.ended)
+        living = [node for node_id in running if (node := _living(state, node_id))]
+        return tuple(
+            LogSource(
+                node_id=node.info.node_id,
+                unix_path=node.info.unix_path,
+                data_address=node.info.data_address,
+                fingerprint=node.info.fingerprint,
+                ticket=self._tickets.for_debugging(call.id, call.gang_id, node, owner),
+            )
+            for node in living
+        )
+
     async def stored(self, call_id: str) -> list[LogSource]:
         """Returns the call's stored log segments, by node and then in order."""
         names = await self._blobs.names(f"logs/{call_id}/")

@@ -53,6 +53,7 @@ RPCS: dict[str, Row] = {
     CONTROL + "CancelCall": Row(Need.MEMBER, to_leader=True),
     CONTROL + "GetGangAddress": Row(Need.MEMBER),
     CONTROL + "GetLogSources": Row(Need.VIEWER),
+    CONTROL + "GetDebugSources": Row(Need.MEMBER),
     CONTROL + "GetCallInput": Row(Need.MEMBER),
     CONTROL + "ListNodes": Row(Need.VIEWER),
     CONTROL + "GetTopology": Row(Need.VIEWER),

@@ -143,6 +143,11 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         sources = await self._directory.log_sources(found.state, found.call, caller().owner)
         return control_pb2.LogSources(sources=[wire.to_proto(source) for source in sources])
 
+    async def GetDebugSources(self, request: control_pb2.CallId, context: Any) -> control_pb2.LogSources:
+        found = await self._queries.find(request.call_id)
+        sources = self._directory.debug_sources(found.state, found.call, caller().owner)
+        return control_pb2.LogSources(sources=[wire.to_proto(source) for source in sources])
+
     async def GetCallInput(self, request: control_pb2.CallInputRequest, context: Any) -> control_pb2.CallInput:
         if not request.call_id:
             return control_pb2.CallInput(function=wire.to_proto(self._queries.function(request.function_id).spec))

@@ -39,8 +39,15 @@ class TicketOffice:
 
     def for_logs(self, call_id: str, gang_id: str, node: Node, owner: Owner) -> str:
         """Returns a ticket to one call's output on ``node``."""
+        return self._of_call("logs", call_id, gang_id, node, owner)
+
+    def for_debugging(self, call_id: str, gang_id: str, node: Node, owner: Owner) -> str:
+        """Returns a ticket to terminals at the ranks that run a call on ``node``."""
+        return self._of_call("debug", call_id, gang_id, node, owner)
+
+    def _of_call(self, kind: str, call_id: str, gang_id: str, node: Node, owner: Owner) -> str:
         ticket = Ticket(
-            kind="logs",
+            kind=kind,
             node_id=node.info.node_id,
             gang_id=gang_id,
             call_id=call_id,

@@ -135,6 +135,8 @@ class Tick:
     silent: tuple[NodeSilent, ...] = ()
     gang_idle_ms: dict[str, int] = field(default_factory=dict[str, int])
     meters: tuple[CountersSeen, ...] = ()
+    paused_ms: dict[str, int] = field(default_factory=dict[str, int])
+    """How long the time of each gang's call has stood still: its ranks waited for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from phalanx_agent.dataplane.failures import refusal
 from phalanx_agent.dataplane.gang import Gang
 from phalanx_agent.dataplane.lead import LeadGang
 from phalanx_agent.dataplane.member import MemberGang
+from phalanx_agent.dataplane.terminals import Terminals
 
 SKEW_MS = 30_000
 """How far this node's wall clock may be ahead of the control plane's before its tickets look expired."""
@@ -64,6 +65,8 @@ class Plane(Protocol):
 
     def look(self, client: Client, frame: Frame, ticket: Ticket) -> None: ...
 
+    def terminal(self, client: Client, frame: Frame, ticket: Ticket) -> Terminals: ...
+
     def client_gone(self, client: Client) -> None: ...
 
 
@@ -77,6 +80,7 @@ class Client:
         self._lead: LeadGang | None = None
         self._member: MemberGang | None = None
         self._held: dict[bytes, list[int]] = {}
+        self._terminals: Terminals | None = None
         self.lane = 0
         self.token_ids: set[str] = set()
 
@@ -131,6 +135,10 @@ class Client:
             self._guarded(frame, self._hello)
         elif kind is Kind.FOLLOW or (kind is Kind.LOOK and self._member is None):
             self._guarded(frame, self._of_call)
+        elif kind is Kind.TERMINAL and self._member is None:
+            self._guarded(frame, self._terminal)
+        elif self._terminals is not None and kind in (Kind.TYPED, Kind.CLOSED):
+            self._terminals.typed(frame, self)
         elif kind is Kind.PING:
             self.send(Frame(Kind.PONG, frame.id, {"wall_ns": time.time_ns()}))
         elif self._member is not None:
@@ -147,6 +155,8 @@ class Client:
             self._lead.lanes.close(self.lane, self)
             self._lead.streams.reader_gone(self)
         self._held.clear()
+        if self._terminals is not None:
+            self._terminals.gone(self)
         self._plane.client_gone(self)
 
     def _guarded(self, frame: Frame, act: Callable[[Frame], None]) -> None:
@@ -196,6 +206,13 @@ class Client:
         ticket = self._plane.door.admit(text, kind="logs", node_id=self._plane.node_id)
         self.token_ids.add(ticket.token_id)
         (self._plane.look if frame.kind is Kind.LOOK else self._plane.follow)(self, frame, ticket)
+
+    def _terminal(self, frame: Frame) -> None:
+        """For those who may also cancel the call."""
+        text = str(frame.meta.get("ticket", ""))
+        ticket = self._plane.door.admit(text, kind="debug", node_id=self._plane.node_id)
+        self.token_ids.add(ticket.token_id)
+        self._terminals = self._plane.terminal(self, frame, ticket)
 
     def _call(self, frame: Frame) -> None:
         if self._member is not None:

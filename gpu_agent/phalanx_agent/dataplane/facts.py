@@ -51,6 +51,10 @@ class GangSnapshot:
     step: int = 0
     stall: str = ""
     """Why nothing of its call goes on, while nothing does; else which rank is slow, while one is."""
+    debug: bool = False
+    """People look at its ranks, or are waited for."""
+    paused_ms: int = 0
+    """How long its call's time has stood still for that."""
     busy_ms: int = 0
     call_ids: tuple[str, ...] = ()
 
@@ -83,6 +87,8 @@ class RankSaid:
     pids: tuple[int, ...] = ()
     backend: str = ""
     step: int = 0
+    busy_ms: int = 0
+    """How long calls have been at the ranks since the agent attached."""
     pairs: tuple[tuple[int, int, bool, float], ...] = ()
     all_reduce_gbyte_s: float = 0
 

@@ -17,6 +17,8 @@ from phalanx_agent.dataplane.failures import error_from_meta, infrastructure
 from phalanx_agent.dataplane.links import KeeperLink
 from phalanx_agent.dataplane.looks import Looks
 from phalanx_agent.dataplane.loop import Loop, now_ns
+from phalanx_agent.dataplane.terminals import KINDS as TERMINALS
+from phalanx_agent.dataplane.terminals import Terminals
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,9 @@ class Gang:
         self.step = 0
         self.stall = ""
         self.slow = ""
+        self.debug = ""
+        """Whom its ranks wait for, while they do; ``paused_ms``: how long its call's time has stood still."""
+        self.paused_ms = 0
         self.touched_ns = now_ns()
         self.state: Frame | None = None
         self._end_to_tell: KeeperEnded | None = None
@@ -53,6 +58,7 @@ class Gang:
             on_lost=self._keeper_lost,
         )
         self.looks = Looks(self.keeper)
+        self.terminals = Terminals(self.keeper)
 
     def on_frame(self, frame: Frame) -> None:
         """A frame of the local keeper that is neither STATE, RANK nor ENDED."""
@@ -127,7 +133,7 @@ class Gang:
             self._ended(frame)
         elif kind is Kind.LOOK:
             self.on_look(frame)
-        elif kind is Kind.SEEN and self.looks.answered(frame):
+        elif (kind is Kind.SEEN and self.looks.answered(frame)) or (kind in TERMINALS and self.terminals.said(frame)):
             return
         elif kind is not Kind.PONG:
             self.on_frame(frame)
@@ -135,6 +141,7 @@ class Gang:
     def _state(self, frame: Frame) -> None:
         self.state = frame
         meta = frame.meta
+        self.debug, self.paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
         self.emit(
             KeeperAttached(
                 gang_id=self.spec.gang_id,
@@ -152,6 +159,10 @@ class Gang:
         step = min(int(meta.get("step") or 0), MAX_STEP)
         self.step = max(self.step, step)
         self.touched_ns = now_ns()
+        event = str(meta.get("event", ""))
+        if event == "paused":
+            self.debug, self.paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
+            event = "debug" if self.debug else "resumed"
         if meta.get("event") == "stalled":
             self.stall = str(meta.get("reason", ""))
         elif meta.get("event") == "slow":
@@ -161,10 +172,11 @@ class Gang:
                 RankSaid(
                     gang_id=self.spec.gang_id,
                     rank=int(meta.get("rank", -1)),
-                    event=str(meta.get("event", "")),
+                    event=event,
                     pids=_ints(meta.get("pids")),
                     backend=str(meta.get("backend", "")),
                     step=step,
+                    busy_ms=self.keeper.busy_ms,
                     pairs=_pairs(meta.get("pairs")),
                     all_reduce_gbyte_s=float(meta.get("all_reduce_gbyte_s") or 0),
                 )
@@ -175,6 +187,7 @@ class Gang:
         if self.ended:
             return
         self.ended = True
+        self.terminals.end()
         meta = frame.meta
         clean = bool(meta.get("clean", False))
         error = ended_error(frame, self.node_id)
@@ -186,6 +199,7 @@ class Gang:
         if self.ended:
             return
         self.ended = True
+        self.terminals.end()
         error = infrastructure(f"the keeper on node {self.node_id} is gone: {reason}", node_id=self.node_id)
         meta: dict[str, Any] = {"clean": False, "lost": True}
         self.on_ended(Frame(Kind.ENDED, meta=meta), error)

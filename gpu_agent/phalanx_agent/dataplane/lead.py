@@ -15,7 +15,7 @@ from phalanx.core.frames import LANE_BITS, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
-from phalanx_agent.dataplane import telling
+from phalanx_agent.dataplane import debugging, telling
 from phalanx_agent.dataplane.admission import WINDOW, AdmissionQueue, retry_ms
 from phalanx_agent.dataplane.bodies import OWN_SLOT
 from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
@@ -63,6 +63,7 @@ class LeadGang(Gang):
         for i, peer in enumerate(spec.peers):
             link = PeerLink(loop, peer, gang_id=spec.gang_id, fence=spec.fence, on_frame=self._from_peer(i + 1))
             self._links.append(link)
+        self.debugging = debugging.Debugging(len(self._links), lambda node, frame: self._links[node].send(frame))
         self.lanes = LaneNumbers(None if spec.peers else self.keeper.send)
         for record in open_calls(spec.call_journal):
             self.table.add(record)
@@ -240,6 +241,8 @@ class LeadGang(Gang):
                 self._links[node].close()
             elif frame.kind is Kind.SEEN or (frame.kind is Kind.RANK and "marks" in frame.meta):
                 self.keeper.send(frame)
+            elif frame.kind is Kind.RANK and frame.meta.get("event") in debugging.EVENTS:
+                self.debugging.heard(node, frame)
             elif frame.kind is Kind.BLAME:
                 self.blame(str(frame.meta.get("reason", "")))
 
@@ -436,7 +439,7 @@ class LeadGang(Gang):
         if head.began and not head.reported and age_ms >= REPORT_AFTER_MS:
             self._report(head)
         timeout_ms = self._timeout_ms(head)
-        if timeout_ms and age_ms >= timeout_ms + _KEEPERS_OWN_MS:
+        if timeout_ms and not self.debug and age_ms >= timeout_ms + self.paused_ms + _KEEPERS_OWN_MS:
             self._cancel_running(head, "timed_out", self.spec.grace_ms)
         if head.cancel_by_ns and now > head.cancel_by_ns:
             head.cancel_by_ns = 0
@@ -463,6 +466,8 @@ class LeadGang(Gang):
         self._become_ready(phase in ("ready", "busy"))
 
     def on_rank(self, frame: Frame) -> None:
+        if frame.meta.get("event") in debugging.EVENTS:
+            self.debugging.heard(0, frame)
         if frame.meta.get("rank") == -1 and frame.meta.get("event") == "ready":
             self._become_ready(True)
 

@@ -15,7 +15,7 @@ from phalanx_agent.dataplane.facts import GangSpec
 from phalanx_agent.dataplane.gang import Emit, Gang
 from phalanx_agent.dataplane.loop import Loop
 
-_RELAYED_DOWN = (Kind.CALL, Kind.CANCEL, Kind.ACK, Kind.STOP, Kind.LOOK, Kind.CREDIT)
+_RELAYED_DOWN = (Kind.CALL, Kind.CANCEL, Kind.ACK, Kind.STOP, Kind.LOOK, Kind.CREDIT, Kind.PAUSE)
 
 
 class MemberGang(Gang):

@@ -31,6 +31,7 @@ from phalanx_agent.dataplane.gang import Gang
 from phalanx_agent.dataplane.lead import LeadGang
 from phalanx_agent.dataplane.loop import Loop, now_ns
 from phalanx_agent.dataplane.member import MemberGang
+from phalanx_agent.dataplane.terminals import Terminals
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class PlaneSettings:
     port: int
     former_port: int = 0
     """Leads of running gangs know the former agent's port: taking it again lets them come back."""
+    shells: bool = True
+    """People may open shells beside ranks."""
     spool_of: Callable[[str, str], Path | None]
     """(gang id, call id) → the spool that holds the call's output; an empty gang id asks for any gang."""
 
@@ -180,6 +183,16 @@ class DataPlane:
         if gang is None or gang.ended:
             raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
         gang.looks.ask(frame.id, client.send, steps=bool(frame.meta.get("steps")))
+
+    def terminal(self, client: Client, frame: Frame, ticket: Ticket) -> Terminals:
+        gang = self._gangs.get(ticket.gang_id)
+        if gang is None or gang.ended:
+            raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
+        if frame.meta.get("mode") == "shell" and not self._settings.shells:
+            raise AuthError(f"shells are switched off on node {self.node_id} (its agent runs with --no-shells)")
+        frame.meta["call"] = ticket.call_id
+        gang.terminals.open(frame, client, user=ticket.user)
+        return gang.terminals
 
     def client_gone(self, client: Client) -> None:
         self._clients.discard(client)

@@ -44,7 +44,9 @@ def snapshot(gang: LeadGang) -> GangSnapshot:
         idle_ms=idle,
         p95_wait_ms=int(waits[int(len(waits) * 0.95)]) if waits else 0,
         step=gang.step,
-        stall=gang.stall or gang.slow,
+        debug=bool(gang.debug),
+        paused_ms=gang.paused_ms,
+        stall=gang.debug or gang.stall or gang.slow,
         busy_ms=gang.keeper.busy_ms,
         call_ids=tuple(r.call_id for r in gang.table.records() if r.logged),
     )

@@ -22,8 +22,10 @@ def close(gang: Gang, *, clean: bool) -> Frame:
         for pipe in rank.pipes:
             if pipe.fd >= 0:
                 pipe.drain(gang.spool, reads=1 << 14)
+    gang.terminals.close_all("the gang has ended")
     fail_running(gang, now)
     fail_queued(gang)
+    gang.debugging.over()
     gang.spool.end(complete=False)
     gang.counters.enter(Phase.TEARDOWN, now)
     gang.phase = "ended"
@@ -39,7 +41,7 @@ def fail_running(gang: Gang, now: int) -> None:
     running = gang.book.running
     if running is not None:
         watching.write_report(gang, running)
-        busy_ms = now - gang.book.started_ms
+        busy_ms = gang.busy_ms(now)
         gang.finished(running.id, telling.failure_at_end(running.id, gang.why, gang.config, busy_ms))
 
 

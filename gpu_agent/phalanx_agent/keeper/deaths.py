@@ -39,16 +39,22 @@ class Deaths:
     evidence: Evidence
     ending: Ending
     gang: Hears
+    others: Callable[[int, int, int], None]
+    """Takes pid, exit code and signal of children that are no ranks."""
     _oom_before: int = field(default_factory=oom_kills)
 
     def collect(self) -> None:
         """Buries who died. The first that nobody asked to end has the gang judged."""
         alive = {rank.pid: rank for rank in self.ranks if rank.alive}
-        gone = [(alive[pid], code, number) for pid, code, number in reap() if pid in alive]
+        dead = reap()
+        gone = [(alive[pid], code, number) for pid, code, number in dead if pid in alive]
         for rank, _, _ in gone:
             rank.alive = False  # all of them, before the first is judged: their pids are others' from now on
         for rank, exit_code, number in gone:
             self._died(rank, exit_code, number)
+        for pid, exit_code, number in dead:
+            if pid not in alive:
+                self.others(pid, exit_code, number)
 
     def _died(self, rank: RankProcess, exit_code: int, number: int) -> None:
         expected = self.ending.begun

@@ -25,6 +25,7 @@ from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import served
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.deaths import Deaths
+from phalanx_agent.keeper.debugging import Debugging
 from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.hang import HangWatch
 from phalanx_agent.keeper.judging import Judge
@@ -35,10 +36,12 @@ from phalanx_agent.keeper.outbox import Outbox
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Evidence, error_to_dict
+from phalanx_agent.keeper.shells import Shells
 from phalanx_agent.keeper.steps import StepWatch
 from phalanx_agent.keeper.straight import StraightCalls
 from phalanx_agent.keeper.streams import LEFT, Streams, streams_of
 from phalanx_agent.keeper.telling import Why
+from phalanx_agent.keeper.terminals import Terminals
 
 TELL_STARTED_AFTER_MS = 100
 
@@ -59,6 +62,7 @@ class Gang:
     tell_soon: Callable[[Frame, bool], None]
     agent_keeps_up: Callable[[], bool]
     leave: Callable[[], None]
+    shells: Shells
     leftovers: Leftovers
     counters: PhaseCounters
     book: CallBook
@@ -77,11 +81,15 @@ class Gang:
     deaths: Deaths = field(init=False)
     judging: Judge = field(init=False)
     hang: HangWatch = field(init=False)
+    debugging: Debugging = field(init=False)
+    terminals: Terminals = field(init=False)
     steps: StepWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, self.tell)
-        self.deaths = Deaths(self.ranks, self.gang_dir, self.clock, self.spool, self.evidence, self.ending, self)
+        self.debugging = watching.debugging_of(self)
+        self.terminals = watching.terminals_of(self)
+        self.deaths = watching.deaths_of(self)
         self.streams = streams_of(self, self._interrupt)
         self.outbox = Outbox(self.loop, self.clock, self.book, lambda: self.straight.short, self.tell, self.tell_soon)
         self.straight = StraightCalls(
@@ -109,6 +117,7 @@ class Gang:
         self.absence.over()
         self.outbox.attached()
         self.lanes.close_all()
+        self.terminals.close_all("the node's agent was started again")
         if self.book.running is not None:
             self.book.running.told = True  # it stands in the state
         self.tell(Frame(Kind.STATE, NO_ID, watching.state_of(self)))
@@ -145,6 +154,10 @@ class Gang:
                 self.steps.marked(int(frame.meta["rank"]), frame.meta)
             case Kind.SEEN:
                 self.hang.seen(frame)
+            case Kind.TERMINAL | Kind.TYPED | Kind.CLOSED:
+                self.terminals.from_agent(frame)
+            case Kind.PAUSE:
+                self.debugging.elsewhere(frame)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
                 if self.why is None:
@@ -228,7 +241,7 @@ class Gang:
         self.hang.begin()
         self.steps.begin()
         if call.timeout_ms:
-            self.loop.at("timeout", now + call.timeout_ms, self._timed_out)
+            self.loop.at("timeout", now + call.timeout_ms, self.timed_out)
 
     def _tell_started(self) -> None:
         running = self.book.running
@@ -238,7 +251,7 @@ class Gang:
             running.told = True
             self.tell(Frame(Kind.STARTED, running.id, {"busy_ms": elapsed}, flags=flags))
 
-    def _timed_out(self) -> None:
+    def timed_out(self) -> None:
         grace_ms = int(self.config.function.limits.grace_s * 1000)
         self.judging.look_first(lambda: self._interrupt(Outcome.TIMED_OUT, grace_ms))
 
@@ -259,6 +272,7 @@ class Gang:
         if running is None or frame.id != running.id:
             close_fds(frame.fds)
             return
+        self.debugging.goes_on(rank.rank)
         ok = frame.kind is Kind.RESULT
         if ok:
             self.streams.replied(rank, frame)
@@ -284,7 +298,7 @@ class Gang:
     def _succeed(self) -> None:
         call, replies, now = self._answered()
         all_parts = self.config.function.returns == "all"
-        meta = result_meta(replies, busy_ms=now - self.book.started_ms, all_parts=all_parts)
+        meta = result_meta(replies, busy_ms=self.busy_ms(now), all_parts=all_parts)
         body, fds, slots = bodies.result_of(replies, meta, all_parts=all_parts)
         released = self._released(replies)
         if released:
@@ -310,7 +324,7 @@ class Gang:
         verdict = self.evidence.verdict(during="")
         self.evidence.forget()
         self.leftovers.after_failure(self.ranks[0], self.book.started_ms)
-        self.finished(call.id, telling.failed(call.id, verdict, now - self.book.started_ms))
+        self.finished(call.id, telling.failed(call.id, verdict, self.busy_ms(now)))
         self._idle(now)
         self.memory.forget(call.id, replies)
         self.spool.end()
@@ -322,9 +336,15 @@ class Gang:
         replies = sorted(self.book.replies.values(), key=lambda r: r.rank)
         return self.book.running, replies, self.clock.monotonic_ms()
 
+    def busy_ms(self, now: int) -> int:
+        """How long the call has run, waiting for people left out."""
+        return now - self.book.started_ms - self.debugging.paused_ms
+
     def _idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
         self.hang.end()
+        self.debugging.over()
+        self.terminals.call_over()
         self.steps.end()
         for name in ("started", "timeout", "others", LEFT):
             self.loop.cancel(name)
@@ -383,6 +403,9 @@ class Gang:
 
     def _rank_event(self, rank: RankProcess, frame: Frame) -> None:
         event = frame.meta.get("event")
+        if event in ("breakpoint", "goes_on"):
+            self.debugging.heard(rank.rank, frame)
+            return
         if event == "leaves":
             self._leaves(rank, str(frame.meta.get("because", "")))
             return
@@ -465,6 +488,7 @@ class Gang:
         """Nothing begins any more, and no deadline but the end's own counts."""
         self.phase = "ending"
         self.hang.end()
+        self.loop.cancel("debug wait")
         self.steps.end()
         for name in ("startup", "started", "timeout", "others", LEFT):
             self.loop.cancel(name)

@@ -31,6 +31,7 @@ from phalanx_agent.keeper.namespaces import Walls
 from phalanx_agent.keeper.output import OutputPipe, Spool
 from phalanx_agent.keeper.ranks import Nest, RankMain, RankProcess, spawn
 from phalanx_agent.keeper.report import Evidence
+from phalanx_agent.keeper.shells import ShellMain, Shells
 from phalanx_agent.traces import tmp_prefix
 
 
@@ -43,6 +44,7 @@ class KeeperSetup:
     walls: Walls
     listen_fd: int
     rank_main: RankMain
+    shell_main: ShellMain
     accepting: Callable[[], None]
     """Called once, when keeper.sock takes connections."""
 
@@ -78,8 +80,9 @@ class _Keeper:
         try:
             began_ms = self._clock.monotonic_ms()
             ranks = self._fork(tmp_dir, host_proc_fd)
+            counters = PhaseCounters(Phase.START, began_ms)
             loop = Loop(self._clock)
-            link, gang = self._assemble(loop, listener, ranks, PhaseCounters(Phase.START, began_ms), spool)
+            link, gang = self._assemble(loop, listener, ranks, counters=counters, spool=spool, tmp_dir=tmp_dir)
             self._watch(loop, gang, ranks)
             gang.agent_gone()
             while not self._leaving:
@@ -123,12 +126,20 @@ class _Keeper:
         loop: Loop,
         listener: socket.socket,
         ranks: list[RankProcess],
+        *,
         counters: PhaseCounters,
         spool: Spool,
+        tmp_dir: Path,
     ) -> tuple[AgentLink, Gang]:
         setup = self._setup
         grace_ms = int(setup.config.function.limits.disconnect_grace_s * 1000)
         ending = Ending(loop, self._clock, setup.walls, ranks, lambda clean: gang.all_gone(clean))  # noqa: PLW0108  made below
+        shells = Shells(
+            config=setup.config,
+            tmp_dir=tmp_dir,
+            has_parent_link=not setup.walls.is_namespace,
+            shell_main=setup.shell_main,
+        )
         gang = Gang(
             config=setup.config,
             gang_dir=setup.gang_dir,
@@ -141,6 +152,7 @@ class _Keeper:
             tell_soon=lambda frame, more: link.send_soon(frame, more),  # noqa: PLW0108  made below
             agent_keeps_up=lambda: link.keeps_up,
             leave=self._leave,
+            shells=shells,
             leftovers=Leftovers(self._clock),
             counters=counters,
             book=CallBook(len(ranks)),

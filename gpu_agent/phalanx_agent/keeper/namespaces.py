@@ -109,21 +109,26 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def in_session(leader: int) -> list[int]:
+    """Returns the living processes of a session."""
+    return [pid for pid, stat in _all_stats() if stat[3] == leader and stat[0] != "Z"]
+
+
 def started_since(pids: list[int], uptime_ticks: int) -> list[int]:
     """Returns those of ``pids`` that began at ``uptime_ticks`` (clock ticks since boot) or later."""
     stats = dict(_all_stats())
     return [pid for pid in pids if pid in stats and stats[pid][2] >= uptime_ticks]
 
 
-def _all_stats() -> list[tuple[int, tuple[str, int, int]]]:
-    """Returns (pid, (state, parent, start in ticks)) of every process that /proc shows."""
-    out: list[tuple[int, tuple[str, int, int]]] = []
+def _all_stats() -> list[tuple[int, tuple[str, int, int, int]]]:
+    """Returns (pid, (state, parent, start in ticks, session)) of every process that /proc shows."""
+    out: list[tuple[int, tuple[str, int, int, int]]] = []
     for name in os.listdir("/proc"):  # noqa: PTH208  strings are needed, and this runs when a gang ends
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError, IndexError):
             rest = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            out.append((int(name), (rest[0], int(rest[1]), int(rest[19]))))
+            out.append((int(name), (rest[0], int(rest[1]), int(rest[19]), int(rest[3]))))
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from phalanx_agent.gang_config import GangConfig
 
@@ -36,3 +37,38 @@ class RankSetup:
     def rank(self) -> int:
         """The rank in the whole gang."""
         return self.config.member.first_rank + self.local_rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellRequest:
+    """What somebody wants beside a rank: a shell, or ``command`` in one. ``plain``: no person types there."""
+
+    command: str = ""
+    term: str = "dumb"
+    rows: int = 24
+    columns: int = 80
+    plain: bool = False
+
+    @classmethod
+    def of(cls, meta: dict[str, Any]) -> Self:
+        return cls(
+            command=str(meta.get("command", "")),
+            term=str(meta.get("term") or "dumb")[:64],
+            rows=int(meta.get("rows") or 24),
+            columns=int(meta.get("columns") or 80),
+            plain=bool(meta.get("plain")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellSetup:
+    """One shell's start, in the fork. ``cwd`` is where its rank works; the terminal is the shell's from here on."""
+
+    config: GangConfig
+    rank: int
+    local_rank: int
+    terminal_fd: int
+    cwd: str
+    tmp_dir: Path
+    has_parent_link: bool
+    request: ShellRequest

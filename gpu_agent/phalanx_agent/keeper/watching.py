@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phalanx_agent.keeper import failure_report, telling
+from phalanx_agent.keeper import failure_report, pausing, telling
 from phalanx_agent.keeper.calls import QueuedCall
+from phalanx_agent.keeper.deaths import Deaths
+from phalanx_agent.keeper.debugging import Debugging
 from phalanx_agent.keeper.hang import HangWatch
 from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.looking import Looker
 from phalanx_agent.keeper.steps import StepWatch
+from phalanx_agent.keeper.terminals import Terminals
 
 if TYPE_CHECKING:
     from phalanx_agent.keeper.gang import Gang
@@ -69,6 +72,44 @@ def step_watch_of(gang: Gang) -> StepWatch:
     )
 
 
+def deaths_of(gang: Gang) -> Deaths:
+    return Deaths(
+        gang.ranks,
+        gang.gang_dir,
+        gang.clock,
+        gang.spool,
+        gang.evidence,
+        gang.ending,
+        gang,
+        gang.terminals.shell_ended,
+    )
+
+
+def debugging_of(gang: Gang) -> Debugging:
+    return Debugging(
+        loop=gang.loop,
+        clock=gang.clock,
+        node_id=gang.config.node_id,
+        running=lambda: gang.book.running.id if gang.book.running else b"",
+        tell=gang.tell,
+        paused=lambda paused: pausing.pause(gang, paused),
+        attached=lambda: gang.terminals.attached(),  # noqa: PLW0108  made below
+        note=lambda rank, text: gang.terminals.note(rank, text),  # noqa: PLW0108
+        end=gang.end,
+    )
+
+
+def terminals_of(gang: Gang) -> Terminals:
+    return Terminals(
+        loop=gang.loop,
+        clock=gang.clock,
+        ranks=gang.ranks,
+        tell=gang.tell,
+        debugging=gang.debugging,
+        start_shell=gang.shells.start,
+    )
+
+
 def write_report(gang: Gang, call: QueuedCall) -> None:
     """Keeps what is known of the call that the gang's end ends."""
     assert gang.why is not None
@@ -97,6 +138,7 @@ def state_of(gang: Gang) -> dict[str, Any]:
         "ending": gang.ending.begun,
         "backend": gang.backend,
         "straight": True,
+        **gang.debugging.meta(),
         "counters": gang.counters.snapshot(gang.clock.monotonic_ms(), ended=gang.ended is not None),
         **telling.known_calls(gang.book),
     }

@@ -18,6 +18,7 @@ from phalanx.core.states import Cause
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.report import error_to_dict
 from phalanx_agent.worker import group, outcomes, streams
+from phalanx_agent.worker.breakpoints import Breakpoints
 from phalanx_agent.worker.guard import ProcessState, flush_streams, say
 from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
@@ -52,6 +53,7 @@ class Server:
     stop: Stop
     markers: Markers
     marks: Marks
+    breakpoints: Breakpoints
     state: ProcessState
     pid: int = field(default_factory=os.getpid)
     arguments: Arguments = field(default_factory=Arguments)
@@ -80,6 +82,7 @@ class Server:
         if os.getpid() != self.pid:
             flush_streams()
             os._exit(0)
+        self.breakpoints.over()
         self.marks.flush()
         self.markers.write("stop", call=frame.id, attempt=attempt)
         install(None)

@@ -30,7 +30,9 @@ from phalanx_agent.keeper.namespaces import die_with_parent
 from phalanx_agent.keeper.report import error_to_dict
 from phalanx_agent.keeper.setup import STACK_SIGNAL, RankSetup
 from phalanx_agent.worker import cuda, group, limits, outcomes, recorder
+from phalanx_agent.worker.breakpoints import Breakpoints
 from phalanx_agent.worker.calls import Callee, Server
+from phalanx_agent.worker.environment import set_environment
 from phalanx_agent.worker.guard import ProcessState, close_all_but, flush_streams, move_high, open_stream
 from phalanx_agent.worker.link import KeeperGoneError, Link
 from phalanx_agent.worker.markers import Markers
@@ -72,6 +74,7 @@ class _Rank:
         self._stop = Stop()
         self._fds = _take_descriptors(setup)
         self._link = Link(self._fds.socket)
+        self._breakpoints = Breakpoints(self._link, bundle_dir=setup.config.bundle_dir)
         self._equipment = from_text(setup.config.equipment) if setup.config.equipment else Equipment()
 
     def run(self) -> int:
@@ -101,12 +104,14 @@ class _Rank:
             die_with_parent()
         os.umask(0o022)
         os.chdir(setup.tmp_dir)
-        self._set_environment()
+        set_environment(config, rank, setup.local_rank, tmp_dir=setup.tmp_dir, equipment=self._equipment)
+        tempfile.tempdir = None  # imports in the zygote made it look already
         self._stop.install()
         self._event("started", pid=self._fds.host_pid)
         threads = limits.settle(self._own_equipment(), local_ranks=config.member.ranks)
         limits.set_threads(threads)
         standing = group.prepare(config)
+        self._breakpoints.install()
         callee = self._load()
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
@@ -169,6 +174,7 @@ class _Rank:
             stop=self._stop,
             markers=markers,
             marks=marks,
+            breakpoints=self._breakpoints,
             state=ProcessState.take(self._fds.streams),
         )
 
@@ -181,23 +187,6 @@ class _Rank:
         if len(member.gpus) == member.ranks:
             return (member.gpus[self._setup.local_rank],)
         return member.gpus
-
-    def _set_environment(self) -> None:
-        config = self._config
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.pop(name, None)
-        os.environ.update(
-            PYTHONUNBUFFERED="1",
-            TMPDIR=str(self._setup.tmp_dir),
-            PHALANX_GANG=config.gang_id,
-            PHALANX_FUNCTION=config.function.name,
-        )
-        tempfile.tempdir = None  # imports in the zygote made it look already
-        cuda.show_only_leased(config)
-        group.advertise(config, self._setup.rank, self._setup.local_rank)
-        os.environ.update(self._equipment.environment)
-        os.environ.update(dict(config.function.env.variables))
-        recorder.prepare_environment()
 
     def _event(self, event: str, **more: Any) -> None:
         self._link.send(Frame(Kind.RANK, NO_ID, {"event": event, **more}))

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 
-_NEEDED_LATER = ("encodings.idna", "asyncio", "tempfile")
+_NEEDED_LATER = ("encodings.idna", "asyncio", "tempfile", "pdb")
 """What ranks import while they start; an unprivileged one may not be able to read the interpreter's own files."""
 
 _NEEDED_BY_USER_MODULES = ("phalanx.function", "phalanx.app", "phalanx.environment")

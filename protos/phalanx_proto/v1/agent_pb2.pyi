@@ -241,7 +241,7 @@ class Counter(_message.Message):
     def __init__(self, gpu: _Optional[str] = ..., phase: _Optional[str] = ..., ms: _Optional[int] = ...) -> None: ...
 
 class GangFacts(_message.Message):
-    __slots__ = ("gang_id", "fence", "state", "depth", "in_flight", "idle_ms", "p95_wait_ms", "step", "counters", "call_ids", "stall")
+    __slots__ = ("gang_id", "fence", "state", "depth", "in_flight", "idle_ms", "p95_wait_ms", "step", "counters", "call_ids", "stall", "debug", "paused_ms")
     GANG_ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +253,8 @@ class GangFacts(_message.Message):
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     CALL_IDS_FIELD_NUMBER: _ClassVar[int]
     STALL_FIELD_NUMBER: _ClassVar[int]
+    DEBUG_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_MS_FIELD_NUMBER: _ClassVar[int]
     gang_id: str
     fence: int
     state: str
@@ -264,7 +266,9 @@ class GangFacts(_message.Message):
     counters: _containers.RepeatedCompositeFieldContainer[Counter]
     call_ids: _containers.RepeatedScalarFieldContainer[str]
     stall: str
-    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., state: _Optional[str] = ..., depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., idle_ms: _Optional[int] = ..., p95_wait_ms: _Optional[int] = ..., step: _Optional[int] = ..., counters: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., call_ids: _Optional[_Iterable[str]] = ..., stall: _Optional[str] = ...) -> None: ...
+    debug: bool
+    paused_ms: int
+    def __init__(self, gang_id: _Optional[str] = ..., fence: _Optional[int] = ..., state: _Optional[str] = ..., depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., idle_ms: _Optional[int] = ..., p95_wait_ms: _Optional[int] = ..., step: _Optional[int] = ..., counters: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., call_ids: _Optional[_Iterable[str]] = ..., stall: _Optional[str] = ..., debug: bool = ..., paused_ms: _Optional[int] = ...) -> None: ...
 
 class DirectCalls(_message.Message):
     __slots__ = ("gang_id", "fence", "function_id", "user", "succeeded", "failed", "busy_ms", "call_ids")

@@ -111,6 +111,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.LogSources.FromString,
                 _registered_method=True)
+        self.GetDebugSources = channel.unary_unary(
+                '/phalanx.v1.Control/GetDebugSources',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.LogSources.FromString,
+                _registered_method=True)
         self.GetCallInput = channel.unary_unary(
                 '/phalanx.v1.Control/GetCallInput',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.CallInputRequest.SerializeToString,
@@ -282,6 +287,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDebugSources(self, request, context):
+        """The agents of a call's gang, with tickets to terminals at its ranks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetCallInput(self, request, context):
         """What a call ran with: its function with the names of its code, and its arguments.
         """
@@ -447,6 +459,11 @@ def add_ControlServicer_to_server(servicer, server):
             ),
             'GetLogSources': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLogSources,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.LogSources.SerializeToString,
+            ),
+            'GetDebugSources': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDebugSources,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.CallId.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.LogSources.SerializeToString,
             ),
@@ -924,6 +941,33 @@ class Control(object):
             request,
             target,
             '/phalanx.v1.Control/GetLogSources',
+            phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.LogSources.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDebugSources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetDebugSources',
             phalanx__proto_dot_v1_dot_control__pb2.CallId.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.LogSources.FromString,
             options,

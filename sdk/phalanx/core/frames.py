@@ -49,7 +49,15 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     LOOK      keeper, client → agent → keeper   full, ticket, call     where ranks stand: of other nodes, or of a call;
                                                                        with ``steps``, how long their steps take
     SEEN      keeper → agent → keeper, client   ranks, signs, steps    answers the LOOK of the same id
+    TERMINAL  client → agent → keeper   ticket, call, rank, mode (attach | shell), command, rows, columns
+              keeper → agent → client   where               the terminal of this id is open
+    TYPED     client → agent → keeper   taken, rows, columns, interrupt        body = bytes
+    SHOWN     keeper → agent → client   taken                                  body = bytes
+    CLOSED    either way                reason, exit_code   the terminal of this id is over
+    PAUSE     agent → keeper            ranks               who waits at breakpoints on the gang's other nodes
     PING/PONG either way
+
+Either end of a terminal sends at most TERMINAL_WINDOW bytes beyond what the other says it has ``taken`` in all.
 
 A CALL with ``held`` to a generator function makes nothing before a CREDIT comes. CANCEL with the reason "closed" says
 that the reader has left: RESULT then has ``closed``, unless the generator had ended before.
@@ -81,6 +89,7 @@ SHORT_CALL_MS = 5.0
 SENT_AHEAD = 16
 """So many calls of one function are at its keeper at once, from one client or the agent, where they are short."""
 NO_ID = bytes(16)
+TERMINAL_WINDOW = 64 * 1024
 
 
 class Kind(IntEnum):
@@ -113,6 +122,11 @@ class Kind(IntEnum):
     SEEN = 31
     ITEM = 26
     CREDIT = 27
+    TERMINAL = 40
+    TYPED = 41
+    SHOWN = 42
+    CLOSED = 43
+    PAUSE = 44
 
 
 _KINDS = {int(k): k for k in Kind}

@@ -238,6 +238,10 @@ class GangFacts:
     """Calls that the agent holds: queued, running, or finished and not yet acknowledged."""
     stall: str = ""
     """Why nothing of the running call goes on, while nothing does; else which rank is slow, while one is."""
+    debug: bool = False
+    """Its ranks wait for people, or are looked at by them; ``stall`` says how to get there."""
+    paused_ms: int = 0
+    """How long the running call's time has stood still for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ LIFETIME_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """``kind``: "call" opens a gang's admission queue, "logs" one call's output, "peer" a gang's other nodes."""
+    """``kind``: "call" opens a gang's admission queue, "logs" one call's output, "debug" terminals at its
+    ranks, "peer" a gang's other nodes."""
 
     kind: str
     node_id: str
