@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from phalanx.map_call import MapCall, MapProgress
     from phalanx.map_verbs import ForEachSummary
     from phalanx.retries import Retries
+    from phalanx.streaming import AsyncItems, Items
 
 _ERRORS = (
     "AuthError",
@@ -71,6 +72,8 @@ _ERRORS = (
     "VersionError",
 )
 _HOMES = {
+    "AsyncItems": "phalanx.streaming",
+    "Items": "phalanx.streaming",
     "App": "phalanx.app",
     "Call": "phalanx.call",
     "Context": "phalanx.context",
@@ -89,6 +92,7 @@ _HOMES = {
 
 __all__ = [
     "App",
+    "AsyncItems",
     "AuthError",
     "Call",
     "CallCancelledError",
@@ -102,6 +106,7 @@ __all__ = [
     "GangHangError",
     "GetTimeoutError",
     "InvalidSpecError",
+    "Items",
     "LogLine",
     "MapCall",
     "MapProgress",

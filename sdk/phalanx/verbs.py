@@ -5,8 +5,8 @@ Verbs over many inputs are in `phalanx.map_verbs`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from collections.abc import AsyncIterable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from phalanx.core.ids import new_raw_id
 
@@ -21,13 +21,19 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class Remote(Generic[P, R]):
+class Remote(Generic[P, R_co]):
     """Runs the function on a gang and returns its value."""
 
-    def __init__(self, function: Function[P, R]) -> None:
+    def __init__(self, function: Function[P, Any]) -> None:
         self._function = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(self: Remote[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Waits for the end. Raises what the function raised; TypeError where the arguments do not fit."""
         packed = self._function.pack(args, kwargs)
         from phalanx.runner import current
@@ -35,7 +41,13 @@ class Remote(Generic[P, R]):
         runner = current()
         return runner.run(self._function.definition.target(runner.client), new_raw_id(), packed)
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    async def aio(self: Remote[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    async def aio(self, *args: Any, **kwargs: Any) -> Any:
         """The same without blocking; cancelling the task cancels the call."""
         packed = self._function.pack(args, kwargs)
         from phalanx import aio
@@ -71,22 +83,34 @@ class StreamVerb(Generic[P, R_co]):
         return AsyncItems(StreamCall(self._function.definition, packed))
 
 
-class Spawn(Generic[P, R]):
+class Spawn(Generic[P, R_co]):
     """Starts a call that outlives this process."""
 
-    def __init__(self, function: Function[P, R]) -> None:
+    def __init__(self, function: Function[P, Any]) -> None:
         self._function = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    @overload
+    def __call__(self: Spawn[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns when the call is durable."""
         return self._start(args, kwargs)
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    @overload
+    async def aio(self: Spawn[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
+
+    @overload
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
+
+    async def aio(self, *args: Any, **kwargs: Any) -> Any:
         from phalanx import aio
 
         return await aio.in_thread(lambda: self._start(args, kwargs))
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R_co]:
         packed = self._function.pack(args, kwargs)
         from phalanx.call import Call
         from phalanx.runner import current

@@ -46,6 +46,7 @@ def test_hello_gang_runs_through_gpuctl(cluster: Cluster) -> None:
     assert done.stdout.splitlines()[-1] == "result 20.0"
 
 
+@pytest.mark.slow
 def test_train_digits_reaches_its_accuracy(cluster: Cluster) -> None:
     done = run(cluster, str(EXAMPLES / "train_digits.py"))
     assert done.returncode == 0, done.stderr

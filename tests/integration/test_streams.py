@@ -253,6 +253,33 @@ def test_the_time_limit_bounds_the_whole_stream() -> None:
         list(map(_slowly, items))
 
 
+def test_a_call_reads_another_functions_stream(cluster: Cluster) -> None:
+    environment = cluster.env()
+    known = {name: environment[name] for name in ("PHALANX_ADDRESS", "PHALANX_TOKEN", "PHALANX_CA")}
+
+    @phalanx.gpu_function(gpus=0, scaledown_window=5, env=phalanx.env(vars=known))
+    def adds_up(n: int) -> int:
+        return sum(count.stream(n))
+
+    call = adds_up.spawn(20)
+    assert call.get(60) == sum(range(20))
+    (child,) = call.children()
+    assert (child.status().function.rpartition(".")[2], child.status().state) == ("count", "succeeded")
+
+
+def test_a_deployed_generator_streams_by_its_name() -> None:
+    app = phalanx.App("streams")
+    app.function(gpus=0, scaledown_window=5, name="count")(count.wrapped)  # pyright: ignore[reportArgumentType]
+    app.deploy()
+    assert list(phalanx.Function.from_name("streams", "count").stream(5)) == list(range(5))
+
+
+def test_an_async_function_is_ended_at_its_time_limit_and_may_clean_up(tmp_path: Path) -> None:
+    with pytest.raises(phalanx.CallTimeoutError, match=r"0\.5 s"):
+        sleep.options(timeout=0.5).remote(60, str(tmp_path))
+    assert ended(tmp_path, "cancelled")
+
+
 def test_what_is_no_stream_says_how_to_call_it() -> None:
     with pytest.raises(phalanx.InvalidSpecError, match=r"\.stream"):
         count.remote(3)
