@@ -73,12 +73,14 @@ def _members() -> dict[str, list[int]]:
 
 
 def _collective(entry: dict[str, Any]) -> dict[str, Any]:
-    sizes = "x".join(map(str, entry["input_sizes"][0])) if len(entry["input_sizes"]) == 1 else entry["input_sizes"]
+    op = str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
+    given = entry["output_sizes" if op == "scatter" else "input_sizes"]  # only one rank has inputs to scatter
+    sizes = "x".join(map(str, given[0])) if len(given) == 1 else given
     return {
         "group": str(entry["pg_id"]),
         "seq": int(entry["collective_seq_id"]),
-        "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
+        "op": op,
         "sizes": str(sizes or "")[:MAX_SIZES_CHARS],
-        "dtypes": ",".join(sorted(set(entry["input_dtypes"]))).lower(),
+        "dtypes": ",".join(sorted({*entry["input_dtypes"], *entry["output_dtypes"]})).lower(),
         "done": bool(entry["retired"]),
     }

@@ -14,14 +14,17 @@ from typing import Any
 
 from phalanx.core.stacks import Place, ranks_text
 
-_SAME_SIZES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "allreduce")
-"""Operations whose inputs have one size on all ranks."""
+_SAME_SIZES = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base"),
+    *("gather", "scatter", "barrier"),
+)
+"""Operations whose inputs have one size on all ranks, as gloo and NCCL name them; of a scatter, its outputs."""
 DEFAULT_GROUP = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective as a rank entered it. ``sizes``: of the inputs, in elements."""
+    """One collective as a rank entered it. ``sizes``: of the inputs, in elements; of a scatter, of the outputs."""
 
     group: str = DEFAULT_GROUP
     seq: int = 0
@@ -135,7 +138,7 @@ def at_fault(states: Sequence[RankState], *, failed: Sequence[int], dead: Sequen
         if odd is not None:
             return Finding(culprits=odd, text=text, what="entered another collective than the other ranks")
     if dead:
-        alike = {(s.last[-1].seq, s.last[-1].kind) if s.last else None for s in living}
+        alike = {s.last[-1].text if s.last else None for s in living}
         alone = len(dead) == len(alike) == 1 and len(living) > 1 and None not in alike
         return Finding(culprits=tuple(dead) if alone else (), text=text)
     return _of_failed(living, failed, text)
