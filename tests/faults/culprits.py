@@ -21,11 +21,13 @@ import phalanx
 from phalanx import connection
 from phalanx.connection import Connection
 from phalanx.core.errors import PhalanxError
+from tests.support import dies_early
 from tests.support.cluster import Cluster
-from tests.support.gang_table import COLLECTIVES, WAYS, Trial, go_wrong
+from tests.support.gang_table import COLLECTIVES, EARLY, WAYS, Trial, go_wrong
 
 HANG_S = 1.5
 PATIENCE_S = 60.0
+SUCCEEDED = "it succeeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ class Told:
             return "right"
         if self.named:
             return "victim named"
+        if self.message == SUCCEEDED:
+            return "nothing failed" if self.trial.may_succeed else "not seen"
         return "undetermined" if not self.trial.can_be_known else "not named"
 
     @property
     def is_right(self) -> bool:
-        return self.verdict in ("right", "undetermined")
+        return self.verdict in ("right", "undetermined", "nothing failed")
 
 
 def drawn(seed: int) -> Trial:
@@ -61,20 +65,28 @@ def drawn(seed: int) -> Trial:
         world=world,
         nodes=nodes,
         culprit=chance.randrange(world),
-        how=chance.choice(WAYS),
+        how=chance.choice((*WAYS, EARLY)),
         moment=chance.randrange(rounds),
         rounds=rounds,
-        collective=chance.choice(COLLECTIVES[:3]),
+        collective=chance.choice(COLLECTIVES),
+        root=chance.randrange(world),
     )
 
 
 def run_trial(seed: int) -> Told:
     """Runs one trial on the cluster that this process is connected to."""
     trial = drawn(seed)
+    early = trial.how == EARLY
     function = phalanx.gpu_function(
-        gpus=trial.world, nodes=trial.nodes, hang_timeout=HANG_S, grace=1, scaledown_window=1, name=f"trial-{seed}"
-    )(go_wrong)
-    call = function.spawn(trial.culprit, trial.how, trial.moment, trial.rounds, trial.collective)
+        gpus=trial.world,
+        nodes=trial.nodes,
+        hang_timeout=HANG_S,
+        grace=1,
+        scaledown_window=1,
+        name=f"trial-{seed}",
+        env=phalanx.env(vars={"DIES": str(trial.culprit)} if early else {}),
+    )(dies_early.never if early else go_wrong)
+    call = function.spawn(trial.culprit, trial.how, trial.moment, trial.rounds, trial.collective, trial.root)
     try:
         call.get(timeout=PATIENCE_S)
     except PhalanxError as e:
@@ -82,7 +94,7 @@ def run_trial(seed: int) -> Told:
     except (ValueError, RuntimeError) as e:
         message = f"{type(e).__name__}: {e}"
     else:
-        message = "it succeeded"
+        message = SUCCEEDED
     error = call.status().error
     named = tuple(r.rank for r in error.ranks if r.culprit) or ((error.rank,) if error.rank >= 0 else ())
     return Told(seed, trial, named, message.partition("\n")[0][:300])

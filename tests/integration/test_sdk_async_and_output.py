@@ -15,34 +15,21 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster, nothing_runs, wait_for
 from tests.support.wait import wait_until, wait_until_async
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), gpus_per_agent=4) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=0, scaledown_window=30)
 def echo(value: Any) -> Any:
     return value
-
-
-@phalanx.gpu_function(gpus=0, scaledown_window=5)
-def wait_for(path: str) -> str:
-    wait_until(lambda: Path(path).exists(), "the file is there", 60)
-    return "seen"
-
-
-def nothing_runs() -> bool:
-    return not current().client.list_calls()
 
 
 def others() -> set[asyncio.Task[Any]]:

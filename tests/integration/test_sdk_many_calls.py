@@ -18,15 +18,14 @@ from phalanx.core.errors import CallCancelledError, InvalidSpecError, NotFoundEr
 from phalanx.core.ids import new_call_id
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster, nothing_runs, wait_for
 from tests.support.wait import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), gpus_per_agent=4) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=0, scaledown_window=30)
@@ -34,16 +33,6 @@ def double(value: Any) -> Any:
     if value == "bad":
         raise ValueError(value)
     return 2 * value
-
-
-@phalanx.gpu_function(gpus=0, scaledown_window=5)
-def wait_for(path: str) -> str:
-    wait_until(lambda: Path(path).exists(), "the file is there", 60)
-    return "seen"
-
-
-def nothing_runs() -> bool:
-    return not current().client.list_calls()
 
 
 # ---- spawned maps ----

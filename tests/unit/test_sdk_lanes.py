@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from phalanx.core.clock import SystemClock
 from phalanx.core.frames import Frame, encode_head
-from phalanx.core.ids import new_raw_id
-from phalanx.core.serialization import pack_arguments
-from phalanx.dataplane import GangConnection
-from phalanx.memfds import MemfdPool
-from phalanx.outcomes import value_of_frame
 from phalanx.pending import Pending
-from tests.support.fake_gang import Answer, FakeGang, echo
+from tests.support.fake_gang import FakeGang, echo
+from tests.support.gang_connection import Make, call, fake_gangs, result
 from tests.support.wait import wait_until
-
-Make = Callable[[Answer], tuple[FakeGang, GangConnection]]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    opened: list[Any] = []
-    with tempfile.TemporaryDirectory(prefix="px") as folder:
-
-        def gang(answer: Answer) -> tuple[FakeGang, GangConnection]:
-            fake = FakeGang(Path(folder), answer, lanes=True)
-            opened.extend((GangConnection(fake.address, client="test", pool=MemfdPool()), fake))
-            return fake, opened[-2]
-
-        yield gang
-        for each in opened:
-            each.close()
+    with fake_gangs(lanes=True) as made:
+        yield made
 
 
 def over_the_lane(gang: FakeGang, frame: Frame) -> list[Frame]:
@@ -45,16 +27,6 @@ def over_the_lane(gang: FakeGang, frame: Frame) -> list[Frame]:
     for reply in echo(gang, frame):
         gang.lane.sendall(encode_head(reply) + reply.body)
     return []
-
-
-def call(connection: GangConnection, value: object) -> Pending:
-    return connection.call(new_raw_id(), pack_arguments((value,), {}))
-
-
-def result(connection: GangConnection, pending: Pending) -> Any:
-    assert connection.wait(pending, until_ms=None)
-    assert pending.frame is not None
-    return value_of_frame(pending.frame, "rank0")
 
 
 def test_an_outcome_may_come_over_the_lane(make: Make) -> None:

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from phalanx.core.frames import SENT_AHEAD, Frame, Kind
-from phalanx.core.ids import new_raw_id
 from phalanx.core.serialization import pack_arguments
-from phalanx.dataplane import STRAIGHT_BYTES, GangConnection
-from phalanx.memfds import MemfdPool
-from phalanx.outcomes import value_of_frame
-from phalanx.pending import Pending
-from tests.support.fake_gang import Answer, FakeGang, echo
+from phalanx.dataplane import STRAIGHT_BYTES
+from tests.support.fake_gang import FakeGang, echo
+from tests.support.gang_connection import Make, call, fake_gangs, result
 from tests.support.wait import wait_until
-
-Make = Callable[[Answer], tuple[FakeGang, GangConnection]]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    opened: list[Any] = []
-    with tempfile.TemporaryDirectory(prefix="px") as folder:
-
-        def gang(answer: Answer) -> tuple[FakeGang, GangConnection]:
-            fake = FakeGang(Path(folder), answer, straight=True)
-            opened.extend((GangConnection(fake.address, client="test", pool=MemfdPool()), fake))
-            return fake, opened[-2]
-
-        yield gang
-        for each in opened:
-            each.close()
+    with fake_gangs(straight=True) as made:
+        yield made
 
 
 def silent(_gang: FakeGang, _frame: Frame) -> list[Frame]:
     return []
-
-
-def call(connection: GangConnection, value: object, **options: Any) -> Pending:
-    return connection.call(new_raw_id(), pack_arguments((value,), {}), **options)
-
-
-def result(connection: GangConnection, pending: Pending) -> Any:
-    assert connection.wait(pending, until_ms=None)
-    assert pending.frame is not None
-    return value_of_frame(pending.frame, "rank0")
 
 
 def ids(frames: list[Frame], kind: Kind) -> list[bytes]:

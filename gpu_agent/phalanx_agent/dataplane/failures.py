@@ -58,28 +58,25 @@ def is_victim(error: ErrorInfo) -> bool:
     return error.cause in (Cause.INFRASTRUCTURE, Cause.PREEMPTED)
 
 
-def as_own(error: ErrorInfo) -> ErrorInfo:
-    """Returns a rank's error that was taken for a victim's as the user's own: no other rank failed or died."""
-    ranks = tuple(replace(r, culprit=r.rank == error.rank) for r in error.ranks)
-    return replace(error, cause=Cause.USER_EXCEPTION, ranks=ranks)
-
-
 def choose_culprit(errors: list[ErrorInfo]) -> ErrorInfo:
-    """Returns the error to show, of several in the order in which they came: the first that is not a victim's.
+    """Returns the error to show, of several in the order in which they came: the first that is not a victim's. Where
+    there are only victims', no rank is named.
 
     All ranks' records are kept; the victims' are marked as such.
     """
     chosen = next((e for e in errors if not is_victim(e)), errors[0])
+    victim = is_victim(chosen)
     records: dict[int, RankFailure] = {}
     for error in errors:
         for record in error.ranks or ((_as_rank(error),) if error.rank >= 0 else ()):
             former = records.get(record.rank)
             if former is None or (record.culprit and not former.culprit):
-                records[record.rank] = replace(record, culprit=record.culprit and error is chosen)
+                records[record.rank] = replace(record, culprit=record.culprit and error is chosen and not victim)
     own = records.get(chosen.rank)
-    if own is not None and not is_victim(chosen):
+    if own is not None and not victim:
         records[chosen.rank] = replace(own, culprit=True)
-    return replace(chosen, ranks=tuple(records[r] for r in sorted(records)))
+    rank = -1 if victim else chosen.rank
+    return replace(chosen, rank=rank, ranks=tuple(records[r] for r in sorted(records)))
 
 
 def _as_rank(error: ErrorInfo) -> RankFailure:

@@ -6,14 +6,16 @@ say within the time that follows decides which of the failures is the culprit's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from phalanx.core.collectives import DEFAULT_GROUP, RankState, from_dict
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Outcome
+from phalanx_agent.blame import judged
 from phalanx_agent.dataplane.bodies import read_body
-from phalanx_agent.dataplane.failures import as_own, choose_culprit, error_from_meta, failure, infrastructure, is_victim
+from phalanx_agent.dataplane.failures import choose_culprit, error_from_meta, failure, infrastructure, is_victim
 
 AFTER_FAILURE_MS = 1500
 """How long the others' failures may still come before the outcome is told."""
@@ -32,26 +34,31 @@ class Replies:
     began: bool = False
     peer: ErrorInfo | None = None
     """The first error of a rank that its keeper takes for a victim's."""
+    states: dict[int, list[RankState]] = field(default_factory=dict[int, list[RankState]])
+    """Where each node's ranks stood when it failed."""
 
     def add(self, node: int, frame: Frame, now_ns: int, node_id: str) -> None:
         if node in self.frames:
             return
         self.frames[node] = frame
+        self.states[node] = _states(frame, node_id)
         if frame.kind is Kind.FAILURE:
             pickled = bytes(read_body(frame))
             error = error_from_meta(frame.meta.get("error"), pickled=pickled, node_id=node_id)
             if frame.meta.get("peer"):
                 self.peer = self.peer or error
+                error = replace(error, exit_code=0, signal=0)  # the collective library ended it
             self._failed(error, now_ns)
             outcome = Outcome(str(frame.meta.get("outcome", Outcome.FAILED)))
             if outcome is not Outcome.FAILED:
                 self.outcome = outcome
 
     def node_gone(self, node: int, error: ErrorInfo | None, now_ns: int, *, may_have_run: bool = False) -> None:
-        """The node's ranks ended; ``error`` says why, None where they were told to."""
+        """The node's ranks ended; ``error`` says why, None where they were told to. They may have returned before."""
         self.gone.add(node)
         self.began = self.began or may_have_run
-        if node not in self.frames and error is not None:
+        former = self.frames.get(node)
+        if error is not None and (former is None or former.kind is Kind.RESULT):
             self._failed(error, now_ns)
 
     @property
@@ -72,7 +79,8 @@ class Replies:
     @property
     def uneven(self) -> bool:
         """All succeeded, but the nodes' ranks ran different numbers of collectives: the gang is not used again."""
-        return not self.errors and len({int(f.meta.get("world_seq") or 0) for f in self.frames.values()}) > 1
+        counts = {int(f.meta.get("world_seq") or 0) for f in self.frames.values()}
+        return not self.errors and (len(counts) > 1 or any(f.meta.get("uneven") for f in self.frames.values()))
 
     def combine(self, call: bytes, *, returns_all: bool) -> Frame:
         """Returns the one frame that the caller gets."""
@@ -90,10 +98,29 @@ class Replies:
     def _blamed(self) -> ErrorInfo:
         if not self.errors:
             return infrastructure("the gang ended while the call ran")
-        if self.peer is not None and len(self.frames) == self.nodes and all(is_victim(e) for e in self.errors):
-            return choose_culprit([as_own(self.peer), *self.errors])
-        return choose_culprit(self.errors)
+        chosen = choose_culprit(self.errors)
+        if self.peer is None or len(self.frames) < self.nodes or not all(is_victim(e) for e in self.errors):
+            return chosen
+        known = all(self.states.get(node) for node in range(self.nodes))
+        states = [s for node in range(self.nodes) for s in self.states.get(node, ())] if known else []
+        return judged(replace(self.peer, ranks=chosen.ranks), states)
 
     def _failed(self, error: ErrorInfo, now_ns: int) -> None:
         self.errors.append(error)
         self.failed_ns = self.failed_ns or max(1, now_ns)
+
+
+def _states(frame: Frame, node_id: str) -> list[RankState]:
+    """Returns the node's ranks as they stood when they failed, or when all had returned."""
+    try:
+        if frame.kind is Kind.RESULT:
+            counts: dict[str, int] = frame.meta.get("seqs") or {}
+            return [_returned(int(rank), node_id, int(count)) for rank, count in counts.items()]
+        return [from_dict(s) for s in frame.meta.get("states") or ()]
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def _returned(rank: int, node_id: str, count: int) -> RankState:
+    counts = {DEFAULT_GROUP: count}
+    return RankState(rank=rank, node_id=node_id, replied=True, answered=True, entered=counts, completed=counts)

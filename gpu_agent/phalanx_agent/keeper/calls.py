@@ -117,14 +117,16 @@ class CallBook:
         return [r for r in self.replies.values() if not r.ok]
 
 
-def result_meta(replies: list[Reply], *, busy_ms: int, all_parts: bool) -> dict[str, Any]:
-    """Returns what every RESULT of a gang says, without its memory."""
+def result_meta(replies: list[Reply], *, busy_ms: int, all_parts: bool, nodes: int = 1) -> dict[str, Any]:
+    """Returns what every RESULT of a gang says, without its memory. One of several nodes tells the lead more."""
     meta: dict[str, Any] = {"busy_ms": busy_ms} if busy_ms else {}
     sequences = {int(r.meta.get("seq", 0)) for r in replies}
     if any(sequences):
         meta["world_seq"] = max(sequences)
     if len(sequences) > 1:
         meta["uneven"] = True
+    if nodes > 1:
+        meta["seqs"] = {str(r.rank): int(r.meta.get("seq", 0)) for r in replies}
     items = [int(r.meta["items"]) for r in replies if "items" in r.meta]
     if items:
         meta["items"] = max(items)

@@ -41,8 +41,8 @@ def fail_running(gang: Gang, now: int) -> None:
     running = gang.book.running
     if running is not None:
         watching.write_report(gang, running)
-        busy_ms = gang.busy_ms(now)
-        gang.finished(running.id, telling.failure_at_end(running.id, gang.why, gang.config, busy_ms))
+        states, busy_ms = gang.judging.states, gang.busy_ms(now)
+        gang.finished(running.id, telling.failure_at_end(running.id, gang.why, gang.config, busy_ms, states))
 
 
 def fail_queued(gang: Gang) -> None:

@@ -298,7 +298,8 @@ class Gang:
     def _succeed(self) -> None:
         call, replies, now = self._answered()
         all_parts = self.config.function.returns == "all"
-        meta = result_meta(replies, busy_ms=self.busy_ms(now), all_parts=all_parts)
+        nodes, busy_ms = len(self.config.members), self.busy_ms(now)
+        meta = result_meta(replies, busy_ms=busy_ms, all_parts=all_parts, nodes=nodes)
         body, fds, slots = bodies.result_of(replies, meta, all_parts=all_parts)
         released = self._released(replies)
         if released:
@@ -307,13 +308,13 @@ class Gang:
             if rank.rank in slots:
                 rank.loaned_slots[call.id] = slots[rank.rank]
         outcome = Frame(Kind.RESULT, call.id, meta, body, fds=fds)
-        self.straight.took(now - self.book.started_ms)
+        self.straight.took(busy_ms)
         self.finished(call.id, outcome)
         self._idle(now)
         self.spool.end()
         if self.config.world_size == 1:
             self.leftovers.after_success(self.ranks[0], self.ready_ms)
-        spent = telling.spent(meta, replies)
+        spent = telling.spent(meta, replies, nodes=nodes)
         if spent is not None:
             self.end(spent, 1000)
         else:
@@ -342,7 +343,7 @@ class Gang:
 
     def _idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
-        self.hang.end()
+        self.hang.rest()
         self.debugging.over()
         self.terminals.call_over()
         self.steps.end()

@@ -15,10 +15,10 @@ from phalanx.core.collectives import Finding, RankState, compare, describe, from
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.messages import ErrorInfo, RankFailure
-from phalanx.core.stacks import ranks_text
+from phalanx.core.stacks import ranks_text, stack_text
 from phalanx.core.states import Cause
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper.looking import Looker, stack_text
+from phalanx_agent.keeper.looking import Looker
 from phalanx_agent.keeper.loop import Loop
 
 STALL_MS = 300_000
@@ -85,6 +85,11 @@ class HangWatch:
         self._since_ms = self.clock.monotonic_ms()
         self._told = False
         self._next()
+
+    def rest(self) -> None:
+        """The local ranks have returned. Over several nodes the watch goes on until all have."""
+        if len(self.config.members) == 1:
+            self.end()
 
     def end(self) -> None:
         """No call runs any more."""
@@ -173,7 +178,9 @@ class HangWatch:
     # ---- judging ----
 
     def _compared(self, states: list[RankState], signs: Signs) -> None:
-        del states
+        if all(s.replied for s in states):
+            self.end()
+            return
         now = self.clock.monotonic_ms()
         if signs != self._signs:
             self._since_ms = now
@@ -219,7 +226,7 @@ def hang_error(finding: Finding, states: list[RankState], config: GangConfig) ->
         cause=Cause.HANG,
         type_name="GangHangError",
         message=f"no progress for hang_timeout={limit_s:g} s, and the gang was ended: {who}; {finding.text}",
-        traceback=stack_text(by_rank[first]) if first in by_rank else "",
+        traceback=stack_text(by_rank[first].places) if first in by_rank else "",
         rank=first,
         node_id=by_rank[first].node_id if first in by_rank else config.node_id,
         ranks=tuple(_failure(s, culprit=s.rank in odd) for s in states),
@@ -232,5 +239,5 @@ def _failure(state: RankState, *, culprit: bool) -> RankFailure:
         node_id=state.node_id,
         culprit=culprit,
         message=describe([state]).partition(" ")[2].partition(" ")[2],
-        traceback=stack_text(state),
+        traceback=stack_text(state.places),
     )

@@ -6,14 +6,13 @@ It decides once. From the moment it looks, nothing that follows from the failure
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phalanx.core.clock import Clock
-from phalanx.core.collectives import RankState, describe, mismatched
-from phalanx.core.messages import ErrorInfo, RankFailure
-from phalanx.core.states import Cause
+from phalanx.core.collectives import RankState
+from phalanx_agent.blame import judged
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper.looking import Looker, stack_text
+from phalanx_agent.keeper.looking import Looker
 from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Evidence, Verdict
@@ -78,49 +77,12 @@ class Judge:
     def _decide(self, during: str, *, whole: bool) -> None:
         verdict = self.evidence.verdict(during=during, whole=whole)
         if whole and self.evidence.only_mismatches:
-            verdict = self._of_mismatch(verdict)
+            said = replace(verdict.error, pickled=verdict.pickled)
+            error = judged(said, self.states)
+            verdict = Verdict(error=replace(error, pickled=b""), pickled=error.pickled)
         grace_ms = 0
         if any(r.exits for r in self.ranks) and len(self.ranks) == 1:
             grace_ms = int(self.config.function.limits.grace_s * 1000)
         error = verdict.error
         why = Why("a rank failed", error=error, pickled=verdict.pickled, cause=error.cause, peer=verdict.peer)
         self.end(why, grace_ms)
-
-    def _of_mismatch(self, verdict: Verdict) -> Verdict:
-        """Nobody failed but in collectives: who entered another one than the rest did is at fault."""
-        dead = next(iter(self.evidence.deaths), -1)
-        odd = mismatched(self.states, dead=dead)
-        text = describe([s for s in self.states if s.rank != dead])
-        if odd:
-            return self._of_odd(odd[0], verdict.error, f"{text}; {verdict.error.message}")
-        if dead < 0 and len(self.evidence.failures) < len(self.ranks):
-            return verdict
-        message = f"the ranks entered different collectives, and which is at fault cannot be told: {text}; "
-        error = ErrorInfo(
-            cause=Cause.USER_EXCEPTION,
-            type_name=verdict.error.type_name,
-            message=message + verdict.error.message,
-            traceback=verdict.error.traceback,
-            node_id=self.config.node_id,
-            ranks=self.evidence.rank_failures(-1),
-        )
-        return Verdict(error=error)
-
-    def _of_odd(self, odd: int, said: ErrorInfo, text: str) -> Verdict:
-        """``said`` is what the failure showed itself as, at whichever rank."""
-        state = next((s for s in self.states if s.rank == odd), RankState(rank=odd))
-        records = {r.rank: r for r in self.evidence.rank_failures(odd)}
-        own = RankFailure(rank=odd, node_id=self.config.node_id, culprit=True, message=describe([state]))
-        records.setdefault(odd, own)
-        error = ErrorInfo(
-            cause=Cause.USER_EXCEPTION,
-            type_name=said.type_name,
-            message=f"rank {odd} entered another collective than the other ranks: {text}",
-            traceback=records[odd].traceback or stack_text(state),
-            rank=odd,
-            node_id=self.config.node_id,
-            exit_code=records[odd].exit_code,
-            signal=records[odd].signal,
-            ranks=tuple(records[r] for r in sorted(records)),
-        )
-        return Verdict(error=error, culprit=odd)

@@ -182,6 +182,7 @@ def _read(data: bytes) -> dict[str, Any]:
             "answered": True,
             "entered": {str(g): int(n) for g, n in value["entered"].items()},
             "completed": {str(g): int(n) for g, n in value["completed"].items()},
+            "members": {str(g): [int(r) for r in ranks] for g, ranks in value["members"].items()},
             "last": tuple(Collective(**c) for c in value["last"]),
         }
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -193,9 +194,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def stack_text(state: RankState) -> str:
-    """Returns the main thread's stack as a traceback prints it, the innermost frame last."""
-    lines = [f'  File "{p.file}", line {p.line}, in {p.function}' for p in reversed(state.places)]
-    return "\n".join(["Stack (most recent call last):", *lines]) if lines else ""

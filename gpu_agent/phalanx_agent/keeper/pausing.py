@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 def pause(gang: Gang, paused: bool) -> None:
     """``paused``: a rank of the gang waits, on whichever node; else none does any more."""
     call, now = gang.book.running, gang.clock.monotonic_ms()
+    if paused:
+        gang.hang.end()  # also where the local ranks have returned, and other nodes' are watched
     if call is None or gang.phase != "busy":
         return
     gang.counters.enter(Phase.DEBUG if paused else Phase.BUSY, now)
     if paused:
-        gang.hang.end()
         gang.loop.cancel("timeout")
         return
     gang.hang.begin()

@@ -107,26 +107,23 @@ class Evidence:
         for item in self.order:
             if isinstance(item, Death):
                 if not item.is_mismatch:
-                    return self._of_death(item, during)
+                    return self._of(item, during, item.rank)
             elif not item.peer:
-                return self._of_failure(item, item.error.rank)
-        for item in self.order:
-            if isinstance(item, Death):
-                return self._of_death(item, during)
-        for item in self.order:
-            if isinstance(item, Failure):
-                return self._of_failure(item, item.error.rank) if whole else self._of_victim(item)
-        return Verdict(error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message="the gang ended", node_id=self.node_id))
+                return self._of(item, during, item.error.rank)
+        if not self.order:
+            return Verdict(error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message="the gang ended", node_id=self.node_id))
+        shown = next((item for item in self.order if isinstance(item, Death)), self.order[0])
+        culprit = shown.rank if isinstance(shown, Death) else shown.error.rank
+        told = self._of(shown, during, culprit if whole else -1)
+        return told if whole else replace(told, error=replace(told.error, cause=Cause.INFRASTRUCTURE), peer=True)
 
-    def _of_failure(self, failure: Failure, culprit: int) -> Verdict:
-        error = replace(failure.error, ranks=self.rank_failures(culprit))
-        return Verdict(error=error, pickled=failure.pickled, culprit=culprit)
+    def _of(self, item: Death | Failure, during: str, culprit: int) -> Verdict:
+        if isinstance(item, Death):
+            return self._of_death(item, during, culprit)
+        error = replace(item.error, ranks=self.rank_failures(culprit))
+        return Verdict(error=error, pickled=item.pickled, culprit=culprit)
 
-    def _of_victim(self, failure: Failure) -> Verdict:
-        error = replace(failure.error, cause=Cause.INFRASTRUCTURE, ranks=self.rank_failures(-1))
-        return Verdict(error=error, pickled=failure.pickled, peer=True)
-
-    def _of_death(self, death: Death, during: str) -> Verdict:
+    def _of_death(self, death: Death, during: str, culprit: int) -> Verdict:
         error = ErrorInfo(
             cause=death_cause(death),
             type_name="OutOfMemoryError" if death.out_of_memory else "RankDiedError",
@@ -136,9 +133,9 @@ class Evidence:
             node_id=self.node_id,
             exit_code=death.exit_code,
             signal=death.signal,
-            ranks=self.rank_failures(death.rank),
+            ranks=self.rank_failures(culprit),
         )
-        return Verdict(error=error, culprit=death.rank)
+        return Verdict(error=error, culprit=culprit)
 
     def rank_failures(self, culprit: int) -> tuple[RankFailure, ...]:
         """Returns one record for each rank that failed or died by itself."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phalanx.core.collectives import RankState, to_dict
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause, Outcome
@@ -71,9 +73,11 @@ def ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
     )
 
 
-def spent(meta: dict[str, Any], replies: list[Reply]) -> Why | None:
-    """Returns why a gang is not used again after a call that succeeded; None where it is."""
-    if meta.get("uneven"):
+def spent(meta: dict[str, Any], replies: list[Reply], *, nodes: int) -> Why | None:
+    """Returns why a gang is not used again after a call that succeeded; None where it is, or where other nodes may
+    still run the call, whose ranks the lead compares.
+    """
+    if meta.get("uneven") and nodes == 1:
         text = "the ranks ran different numbers of collectives in the last call: the gang is not used again"
         return Why("uneven collectives", error=ErrorInfo(cause=Cause.USER_EXCEPTION, message=text))
     return next((Why(str(r.meta["leaves"])) for r in replies if r.meta.get("leaves")), None)
@@ -93,8 +97,8 @@ def failed(call_id: bytes, verdict: Verdict, busy_ms: int) -> Frame:
     return failure_frame(call_id, outcome=Outcome.FAILED, error=error, busy_ms=busy_ms, pickled=verdict.pickled)
 
 
-def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int) -> Frame:
-    """Returns the FAILURE of the call that ran when the gang ended."""
+def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int, states: Sequence[RankState]) -> Frame:
+    """Returns the FAILURE of the call that ran when the gang ended. Over several nodes it says where ranks stood."""
     error = why.error or ErrorInfo(
         cause=why.cause, message=f"the gang was ended while the call ran: {why.reason}", node_id=config.node_id
     )
@@ -103,6 +107,8 @@ def failure_at_end(call_id: bytes, why: Why, config: GangConfig, busy_ms: int) -
     )
     if why.peer:
         frame.meta["peer"] = True
+    if len(config.members) > 1:
+        frame.meta["states"] = [to_dict(s) for s in states]
     return frame
 
 

@@ -25,10 +25,17 @@ def looker_of(gang: Gang) -> Looker:
         gang.ranks,
         gang.config.node_id,
         bundle_dir=gang.config.bundle_dir,
-        replied=lambda: {rank: reply.ok for rank, reply in gang.book.replies.items()},
+        replied=lambda: _replied(gang),
     )
     looker.watch()
     return looker
+
+
+def _replied(gang: Gang) -> dict[int, bool]:
+    """Which ranks run no user code, and whether they ended well. Other nodes' may still run the last call."""
+    if gang.book.running is None:
+        return {r.rank: True for r in gang.ranks if r.ready}
+    return {rank: reply.ok for rank, reply in gang.book.replies.items()}
 
 
 def judge_of(gang: Gang, looker: Looker) -> Judge:

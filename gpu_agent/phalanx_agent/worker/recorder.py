@@ -11,6 +11,7 @@ import _thread
 import importlib
 import json
 import os
+import sys
 from typing import Any
 
 REMEMBERED = 64
@@ -18,6 +19,8 @@ REMEMBERED = 64
 KEPT = 16
 """So many of them are told."""
 MAX_SIZES_CHARS = 120
+GANGS = "0"
+"""torch's name of the first group."""
 LIGHT, FULL = b"l", b"f"
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _MAX_ASK_BYTES = 64
@@ -47,23 +50,37 @@ def _serve(fd: int, dump: Any) -> None:
 
 
 def answer(dump: Any, *, full: bool) -> dict[str, Any]:
-    """Returns counts by group, and with ``full`` the last collectives, oldest first. ``dump``: torch's own."""
+    """Returns counts by group, and with ``full`` the last collectives, oldest first, and who is in which group.
+    ``dump``: torch's own.
+    """
     trace = json.loads(dump(includeCollectives=full))
     status: dict[str, Any] = trace.get("pg_status", {})
     return {
         "entered": {group: int(s["last_enqueued_collective"]) for group, s in status.items()},
         "completed": {group: int(s["last_completed_collective"]) for group, s in status.items()},
+        "members": _members() if full else {},
         "last": [_collective(e) for e in trace.get("entries", ()) if not e["is_p2p"]][-KEPT:],
     }
 
 
+def _members() -> dict[str, list[int]]:
+    """Returns the ranks of each group that was made beside the gang's own; torch's records name groups only."""
+    torch = sys.modules.get("torch.distributed.distributed_c10d")
+    if torch is None:
+        return {}
+    names, ranks = torch._world.pg_names, torch._world.pg_group_ranks
+    return {str(name): sorted(ranks[group]) for group, name in list(names.items()) if group in ranks and name != GANGS}
+
+
 def _collective(entry: dict[str, Any]) -> dict[str, Any]:
-    sizes = "x".join(map(str, entry["input_sizes"][0])) if len(entry["input_sizes"]) == 1 else entry["input_sizes"]
+    op = str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
+    given = entry["output_sizes" if op == "scatter" else "input_sizes"]  # only one rank has inputs to scatter
+    sizes = "x".join(map(str, given[0])) if len(given) == 1 else given
     return {
         "group": str(entry["pg_id"]),
         "seq": int(entry["collective_seq_id"]),
-        "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
+        "op": op,
         "sizes": str(sizes or "")[:MAX_SIZES_CHARS],
-        "dtypes": ",".join(sorted(set(entry["input_dtypes"]))).lower(),
+        "dtypes": ",".join(sorted({*entry["input_dtypes"], *entry["output_dtypes"]})).lower(),
         "done": bool(entry["retired"]),
     }

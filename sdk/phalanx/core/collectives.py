@@ -1,27 +1,30 @@
 """Which rank of a gang is the odd one: from what each rank knows of its last collectives. Pure, and never a guess.
 
 Ranks of one group must enter the same collectives in the same order. So who has not entered the one that the others
-wait in is the odd one, and so is who entered another one in its place. Where neither side is the smaller, or where
-some rank is not known, nobody is named.
+wait in is the odd one, and so is who entered another one in its place; but not who waits for somebody else meanwhile.
+Where neither side is the smaller, or where some rank is not known, nobody is named.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from phalanx.core.stacks import Place, ranks_text
 
-_SAME_SIZES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier", "allreduce")
-"""Operations whose inputs have one size on all ranks."""
+_SAME_SIZES = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base"),
+    *("gather", "scatter", "barrier"),
+)
+"""Operations whose inputs have one size on all ranks, as gloo and NCCL name them; of a scatter, its outputs."""
 DEFAULT_GROUP = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective as a rank entered it. ``sizes``: of the inputs, in elements."""
+    """One collective as a rank entered it. ``sizes``: of the inputs, in elements; of a scatter, of the outputs."""
 
     group: str = DEFAULT_GROUP
     seq: int = 0
@@ -54,8 +57,23 @@ class RankState:
     answered: bool = False
     entered: dict[str, int] = field(default_factory=dict[str, int])
     completed: dict[str, int] = field(default_factory=dict[str, int])
+    members: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The ranks of each group that it belongs to, as far as it said."""
     last: tuple[Collective, ...] = ()
     places: tuple[Place, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Enough is known to compare it: its own record, or at least where it stands."""
+        return self.answered or bool(self.places)
+
+    @property
+    def waits(self) -> bool:
+        """It waits for other ranks: in a collective, or for a message of another kind."""
+        if self.replied:
+            return False
+        inside = bool(self.places) and self.places[0].is_of_collectives
+        return inside or any(self.waits_in(group) is not None for group in self.entered)
 
     def waits_in(self, group: str) -> Collective | None:
         """The collective of ``group`` that it has entered and not completed."""
@@ -76,38 +94,71 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``culprits``: the odd ranks; empty where they cannot be known. ``text``: who stands where."""
+    """``culprits``: the odd ranks; empty where they cannot be known. ``text``: who stands where. ``what``: what the
+    odd ones did, unless they are those that failed. ``alike``: all ranks failed, and in the same collective.
+    """
 
     culprits: tuple[int, ...] = ()
     text: str = ""
+    what: str = ""
+    alike: bool = False
 
 
 def compare(states: Sequence[RankState], *, world_size: int) -> Finding:
     """Names the odd ranks of a gang that does not go on."""
-    groups = sorted({g for s in states for g in s.entered if s.waits_in(g) is not None})
     text = describe(states)
-    for group in groups:
-        odd = _different(states, group) or _behind(states, group, world_size)
-        if odd:
+    first: dict[str, int] = {}
+    for state in states:
+        for group in state.entered:
+            if (waits := state.waits_in(group)) is not None:
+                first[group] = min(waits.seq, first.get(group, waits.seq))
+    for group in sorted(first):
+        odd = _different(states, group)
+        if odd is not None:
             return Finding(culprits=odd, text=text)
-    if groups:
-        return Finding(text=text)
-    inside = tuple(s.rank for s in states if not s.replied)
-    known = len(states) == world_size and all(s.answered or s.replied or s.places for s in states)
+    if first:
+        return Finding(culprits=_missing(states, first, world_size), text=text)
+    inside = tuple(s.rank for s in states if not s.replied and (world_size == 1 or not s.waits))
+    known = len(states) == world_size and all(s.is_known or s.replied for s in states)
     alone = known and (world_size == 1 or 0 < len(inside) < world_size)
     return Finding(culprits=inside if alone else (), text=text)
 
 
-def mismatched(states: Sequence[RankState], *, dead: int = -1) -> tuple[int, ...]:
-    """Returns who entered another collective than the rest. ``dead``: a rank that ended for it and cannot be asked."""
-    groups = sorted({g for s in states for g in s.entered})
-    for group in groups:
-        odd = _different(states, group)
-        if odd:
-            return odd
-    living = [s for s in states if s.rank != dead and s.last]
-    same = {s.last[-1].kind for s in living}
-    return (dead,) if dead >= 0 and len(living) >= 2 and len(same) == 1 else ()
+def at_fault(states: Sequence[RankState], *, failed: Sequence[int], dead: Sequence[int] = ()) -> Finding:
+    """Names who made ranks fail in collectives, where none failed otherwise. ``states``: of all ranks of the gang.
+
+    ``failed``: those that raised. ``dead``: those that the collective library ended; they cannot be asked.
+    """
+    living = [s for s in states if s.rank not in dead]
+    text = describe(living)
+    if not living or not all(s.is_known for s in living):
+        return Finding(text=text)
+    for group in sorted({g for s in living for g in s.entered}):
+        odd = _different(living, group)
+        if odd is not None:
+            return Finding(culprits=odd, text=text, what="entered another collective than the other ranks")
+    if dead:
+        alike = {s.last[-1].text if s.last else None for s in living}
+        alone = len(dead) == len(alike) == 1 and len(living) > 1 and None not in alike
+        return Finding(culprits=tuple(dead) if alone else (), text=text)
+    return _of_failed(living, failed, text)
+
+
+def _of_failed(states: Sequence[RankState], failed: Sequence[int], text: str) -> Finding:
+    """Of ranks that entered the same collectives: who is behind, where it is the few; else the one that failed."""
+    first: dict[str, int] = {}
+    for state in states:
+        for group, count in state.entered.items():
+            if state.rank in failed or state.waits_in(group) is not None:
+                first[group] = min(count, first.get(group, count))
+    world_size = len(states)
+    behind = _missing(states, first, world_size)
+    if behind and (2 * len(behind) < world_size or set(behind) <= {*failed}):
+        return Finding(culprits=behind, text=text, what="did not enter the collective that other ranks failed in")
+    if not behind and len(failed) == world_size > 1:
+        return Finding(text=text, alike=True)
+    told = len(failed) == 1 and (not behind or 2 * len(behind) > world_size)
+    return Finding(culprits=tuple(failed) if told else (), text=text)
 
 
 def describe(states: Sequence[RankState]) -> str:
@@ -154,8 +205,10 @@ def _plural(what: str) -> str:
     return f"{ {'waits': 'wait', 'is': 'are', 'has': 'have', 'does': 'do'}[first] } {rest}"
 
 
-def _different(states: Sequence[RankState], group: str) -> tuple[int, ...]:
-    """The ranks that entered another collective than most, at the first number where they differ."""
+def _different(states: Sequence[RankState], group: str) -> tuple[int, ...] | None:
+    """The ranks that entered another collective than most, at the first number where they differ; empty where no side
+    is the larger, None where they do not differ.
+    """
     numbers = sorted({c.seq for s in states for c in s.last if c.group == group})
     for seq in numbers:
         kinds = {s.rank: c.kind for s in states if (c := s.at(group, seq)) is not None}
@@ -163,13 +216,19 @@ def _different(states: Sequence[RankState], group: str) -> tuple[int, ...]:
         if len(counts) > 1:
             most, count = counts[0]
             return tuple(r for r, kind in kinds.items() if kind != most) if count * 2 > len(kinds) else ()
-    return ()
+    return None
 
 
-def _behind(states: Sequence[RankState], group: str, world_size: int) -> tuple[int, ...]:
-    """The ranks that have not entered what others wait in, where every rank of the gang is known."""
-    waiting = [c.seq for s in states if (c := s.waits_in(group)) is not None]
-    if not waiting or len(states) < world_size or any(not s.answered and not s.places for s in states):
+def _missing(states: Sequence[RankState], first: Mapping[str, int], world_size: int) -> tuple[int, ...]:
+    """The ranks that have not entered collective number ``first[group]`` and do not wait for anything themselves, where
+    every rank of the gang is known.
+    """
+    if len(states) < world_size or not all(s.is_known for s in states):
         return ()
-    first = min(waiting)
-    return tuple(s.rank for s in states if s.entered.get(group, 0) < first)
+    everybody = list(range(world_size))
+    behind: set[int] = set()
+    for group, seq in first.items():
+        of_all = everybody if group == DEFAULT_GROUP else []
+        members = next((s.members[group] for s in states if group in s.members), of_all)
+        behind |= {s.rank for s in states if s.rank in members and s.entered.get(group, 0) < seq}
+    return tuple(s.rank for s in states if s.rank in behind and not s.waits)

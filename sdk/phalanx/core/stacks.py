@@ -9,6 +9,7 @@ from dataclasses import dataclass
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _OF_PYTHON = re.compile(r"/lib/python3\.\d+/")
+_OF_COLLECTIVES = "/torch/distributed/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Place:
     def is_users(self) -> bool:
         """No frame of Python's own library or of an installed package."""
         return not _OF_PYTHON.search(self.file) and not self.file.startswith("<")
+
+    @property
+    def is_of_collectives(self) -> bool:
+        """A frame of torch's own: a rank whose innermost one is that waits for other ranks."""
+        return _OF_COLLECTIVES in self.file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,12 @@ def _main(dump: str) -> list[Place]:
             number = found["line"]
             places.append(Place(found["file"], int(number) if number.isdigit() else 0, found["function"]))
     return places
+
+
+def stack_text(places: Sequence[Place]) -> str:
+    """Returns a stack as a traceback prints it, the innermost frame last; empty where none is known."""
+    lines = [f'  File "{p.file}", line {p.line}, in {p.function}' for p in reversed(places)]
+    return "\n".join(["Stack (most recent call last):", *lines]) if lines else ""
 
 
 def alike(stacks: Sequence[RankStack]) -> list[tuple[tuple[int, ...], RankStack]]:
