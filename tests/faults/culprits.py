@@ -14,8 +14,10 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import phalanx
 from phalanx import connection
@@ -77,6 +79,7 @@ def run_trial(seed: int) -> Told:
     """Runs one trial on the cluster that this process is connected to."""
     trial = drawn(seed)
     early = trial.how == EARLY
+    wrong: Callable[..., Any] = dies_early.never if early else go_wrong
     function = phalanx.gpu_function(
         gpus=trial.world,
         nodes=trial.nodes,
@@ -85,7 +88,7 @@ def run_trial(seed: int) -> Told:
         scaledown_window=1,
         name=f"trial-{seed}",
         env=phalanx.env(vars={"DIES": str(trial.culprit)} if early else {}),
-    )(dies_early.never if early else go_wrong)
+    )(wrong)
     call = function.spawn(trial.culprit, trial.how, trial.moment, trial.rounds, trial.collective, trial.root)
     try:
         call.get(timeout=PATIENCE_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.core.clock import ManualClock
 from phalanx.core.frames import NO_ID
 from phalanx.core.logrecords import END, MARK, STDERR, STDOUT, LogMark, LogRecord, decode, parse_end, parse_mark
-from phalanx_agent.keeper.output import OutputPipe, Spool
+from phalanx_agent.keeper.output import LAST_BYTES, TAIL_BYTES, OutputPipe, Spool
 
 CALL = b"c" * 16
 
@@ -118,3 +118,22 @@ def test_a_pipe_is_drained_in_bounded_turns(tmp_path: Path) -> None:
     os.close(writing)
     assert not pipe.drain(spool)
     assert sum(len(r.data) for r in records(tmp_path / "spool")) == 60_000
+
+
+def test_fifty_long_lines_are_remembered_whole_and_a_flood_is_not(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", ManualClock())
+    lines = [f"{n:04d} " + "x" * 500 for n in range(1000)]
+    for line in lines:
+        spool.write(0, STDOUT, f"{line}\n".encode())
+    assert spool.last_lines(0, limit_bytes=TAIL_BYTES).splitlines()[-50:] == lines[-50:]
+    assert len(spool.last_lines(0)) == LAST_BYTES
+    spool.write(0, STDOUT, b"y" * (10 * TAIL_BYTES))
+    assert len(spool.last_lines(0, limit_bytes=10 * TAIL_BYTES)) == TAIL_BYTES
+
+
+def test_pieces_of_a_rank_that_writes_little_are_put_together(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", ManualClock())
+    for piece in (b"ab", "\u00e4".encode()[:1], "\u00e4".encode()[1:]):
+        spool.write(0, STDOUT, piece)
+    assert spool.last_lines(0) == "ab\u00e4"
+    assert spool.last_lines(1) == ""

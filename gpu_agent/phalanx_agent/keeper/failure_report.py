@@ -18,7 +18,7 @@ from phalanx.core.states import Outcome
 from phalanx.core.steps import RankSteps, rows_to_json
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.calls import QueuedCall
-from phalanx_agent.keeper.output import Spool
+from phalanx_agent.keeper.output import TAIL_BYTES, Spool
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Evidence
 from phalanx_agent.keeper.telling import Why
@@ -82,7 +82,7 @@ def _rank(
         "type_name": failure.error.type_name if failure else "",
         "message": failure.error.message if failure else "",
         "traceback": failure.error.traceback if failure else evidence.stacks.get(number, ""),
-        "last_lines": spool.last_lines(number).splitlines()[-LAST_LINES:],
+        "last_lines": spool.last_lines(number, limit_bytes=TAIL_BYTES).splitlines()[-LAST_LINES:],
         "stood": describe([state]).partition(" ")[2].partition(" ")[2] if state is not None else "",
         "stack": [[p.file, p.line, p.function] for p in state.places] if state is not None else [],
         "collective": last.text if last is not None else "",

@@ -17,9 +17,27 @@ from phalanx.core.logrecords import LogEnd, LogMark, LogRecord, encode, encode_e
 READ_BYTES = 64 * 1024
 READS_PER_TURN = 8
 LAST_BYTES = 4096
+TAIL_BYTES = 64 * 1024
 SPOOL_LIMIT_BYTES = 4 << 30
 _OWED_RECORDS = 4096
 """Gap and end records that wait for room on a full disk; older ones are forgotten."""
+
+
+class Tail:
+    """The end of what one rank wrote, in the pieces in which it came: ``TAIL_BYTES``, where it wrote so much."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data[-TAIL_BYTES:])
+        self._size += len(self._pieces[-1])
+        while self._size - len(self._pieces[0]) >= TAIL_BYTES:
+            self._size -= len(self._pieces.popleft())
+
+    def end(self, limit_bytes: int) -> bytes:
+        return b"".join(self._pieces)[-limit_bytes:]
 
 
 class Spool:
@@ -37,7 +55,7 @@ class Spool:
         self._gaps: dict[tuple[int, int], int] = {}
         """Bytes of the present call, by rank and stream, that were dropped and are not told yet."""
         self._owed: deque[bytes] = deque(maxlen=_OWED_RECORDS)
-        self._last: dict[int, bytes] = {}
+        self._tails: dict[int, Tail] = {}
 
     def begin(self, call: bytes, attempt: int = 1) -> None:
         """From now on output belongs to ``call``."""
@@ -63,15 +81,15 @@ class Spool:
         if self._attempt > 1 and not self._bytes_by_rank:
             self._owe(LogMark(attempt=self._attempt), rank)
         self._bytes_by_rank[rank] = self._bytes_by_rank.get(rank, 0) + len(data)
-        self._last[rank] = (self._last.get(rank, b"") + data)[-LAST_BYTES:]
+        self._tails.setdefault(rank, Tail()).add(data)
         fits = self._size + len(data) <= self._limit_bytes
         if not fits or not self._settled() or not self._append(self._record(rank, stream, data)):
             self._gaps[rank, stream] = self._gaps.get((rank, stream), 0) + len(data)
             self._complete = False
 
-    def last_lines(self, rank: int) -> str:
-        """Returns the end of what ``rank`` wrote, as text."""
-        return self._last.get(rank, b"").decode("utf-8", "replace")
+    def last_lines(self, rank: int, *, limit_bytes: int = LAST_BYTES) -> str:
+        """Returns the end of what ``rank`` wrote, as text, of ``TAIL_BYTES`` at most."""
+        return self._tails.get(rank, Tail()).end(limit_bytes).decode("utf-8", "replace")
 
     @property
     def written(self) -> int:

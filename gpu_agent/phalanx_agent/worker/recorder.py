@@ -35,10 +35,11 @@ def prepare_environment() -> None:
 def start(fd: int) -> None:
     """Begins to answer on ``fd``, a socket that keeps messages apart. Once per rank, after the group is there."""
     dump = importlib.import_module("torch._C._distributed_c10d")._dump_fr_trace_json
-    _thread.start_new_thread(_serve, (fd, dump))
+    _thread.start_new_thread(serve, (fd, dump))
 
 
-def _serve(fd: int, dump: Any) -> None:
+def serve(fd: int, dump: Any) -> None:
+    """Answers until the keeper is gone."""
     while True:
         try:
             asked = os.read(fd, _MAX_ASK_BYTES)

@@ -76,11 +76,16 @@ class RankState:
         return inside or any(self.waits_in(group) is not None for group in self.entered)
 
     def waits_in(self, group: str) -> Collective | None:
-        """The collective of ``group`` that it has entered and not completed."""
-        if not self.answered or self.replied or self.entered.get(group, 0) <= self.completed.get(group, 0):
+        """The collective of ``group`` that it has entered and not completed: by its records, the first; else by the
+        counts, which name the one that was completed last, and several at once may be completed in any order.
+        """
+        if not self.answered or self.replied:
             return None
-        seq = self.entered[group]
-        return self.at(group, seq) or Collective(group=group, seq=seq, op="collective")
+        known = [c for c in self.last if c.group == group]
+        if known:
+            return next((c for c in known if not c.done), None)
+        seq = self.entered.get(group, 0)
+        return Collective(group=group, seq=seq, op="collective") if seq > self.completed.get(group, 0) else None
 
     def at(self, group: str, seq: int) -> Collective | None:
         return next((c for c in self.last if c.group == group and c.seq == seq), None)
@@ -117,7 +122,7 @@ def compare(states: Sequence[RankState], *, world_size: int) -> Finding:
         if odd is not None:
             return Finding(culprits=odd, text=text)
     if first:
-        return Finding(culprits=_missing(states, first, world_size), text=text)
+        return Finding(culprits=_missing(states, first, world_size) or _crossed(states, first, world_size), text=text)
     inside = tuple(s.rank for s in states if not s.replied and (world_size == 1 or not s.waits))
     known = len(states) == world_size and all(s.is_known or s.replied for s in states)
     alone = known and (world_size == 1 or 0 < len(inside) < world_size)
@@ -190,9 +195,11 @@ def _stands(state: RankState) -> str:
     if not state.alive:
         return "is dead"
     if state.replied:
+        how = "has failed" if state.failed else "has returned"
+        if state.last:
+            return f"{how} after {state.last[-1].text}"
         seq = max(state.entered.values(), default=0)
-        how = "failed" if state.failed else "returned"
-        return f"has {how} after collective #{seq}" if seq else f"has {how}"
+        return f"{how} after collective #{seq}" if seq else how
     waits = next((c for g in sorted(state.entered) if (c := state.waits_in(g)) is not None), None)
     if waits is not None:
         return f"waits in {waits.text}"
@@ -225,10 +232,25 @@ def _missing(states: Sequence[RankState], first: Mapping[str, int], world_size: 
     """
     if len(states) < world_size or not all(s.is_known for s in states):
         return ()
-    everybody = list(range(world_size))
     behind: set[int] = set()
     for group, seq in first.items():
-        of_all = everybody if group == DEFAULT_GROUP else []
-        members = next((s.members[group] for s in states if group in s.members), of_all)
+        members = _members(states, group, world_size)
         behind |= {s.rank for s in states if s.rank in members and s.entered.get(group, 0) < seq}
     return tuple(s.rank for s in states if s.rank in behind and not s.waits)
+
+
+def _crossed(states: Sequence[RankState], first: Mapping[str, int], world_size: int) -> tuple[int, ...]:
+    """Of ranks that belong to two groups and wait for each other, some in each: the fewer."""
+    if len(first) != 2:
+        return ()
+    one, other = first
+    both = _members(states, one, world_size) & _members(states, other, world_size)
+    sides = [tuple(s.rank for s in states if s.rank in both and s.waits_in(group) is not None) for group in first]
+    fewer, more = sorted(sides, key=len)
+    return fewer if len(fewer) < len(more) and not {*fewer} & {*more} else ()
+
+
+def _members(states: Sequence[RankState], group: str, world_size: int) -> set[int]:
+    """The ranks of a group; none where nobody says."""
+    said = next((s.members[group] for s in states if group in s.members), ())
+    return {*range(world_size)} if group == DEFAULT_GROUP else {*said}
