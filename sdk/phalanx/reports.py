@@ -8,18 +8,21 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.client import Client
 from phalanx.core.errors import NotFoundError
 from phalanx.core.remote_errors import replay_command
 from phalanx.core.stacks import Place, RankStack, alike, ranks_text
-from phalanx.core.states import CallState, GangState
+from phalanx.core.states import CallState, Cause, GangState
 from phalanx.core.steps import RankSteps, rows_from_json, slow_text
 from phalanx.core.views import CallView, GangView
+from phalanx.logs import read_logs
 
 PARTS_WITHIN_S = 10.0
+LAST_LINES = 50
 _AGAIN_S = 0.1
 _FAILED = (CallState.FAILED, CallState.TIMED_OUT)
 
@@ -90,6 +93,7 @@ def call_report(client: Client, call_id: str) -> CallReport:
         )
     gang, parts = _gather(client, view)
     gang_nodes = gang.nodes if gang is not None else ()
+    complete = _left_its_gang(view, gang)
     error = view.error
     culprits = tuple(r.rank for r in error.ranks if r.culprit) or ((error.rank,) if error.rank >= 0 else ())
     return CallReport(
@@ -105,8 +109,8 @@ def call_report(client: Client, call_id: str) -> CallReport:
         gang_id=view.gang_id,
         placement=view.placement,
         nodes=gang_nodes,
-        missing_nodes=tuple(node for node in gang_nodes if node not in parts),
-        ranks=_ranks(view, parts, culprits),
+        missing_nodes=() if complete else tuple(node for node in gang_nodes if node not in parts),
+        ranks=_one_rank(client, view) if complete and not parts else _ranks(view, parts, culprits),
         health=_health(client, frozenset(gang.gpus) if gang is not None else frozenset()),
         steps=tuple(row for part in parts.values() for row in rows_from_json(part.get("steps", []))),
         charged=f"{view.cost.money} {view.cost.currency}",
@@ -121,10 +125,24 @@ def _gather(client: Client, view: CallView) -> tuple[GangView | None, dict[str, 
         gang = _gang(client, view)
         nodes = gang.nodes if gang is not None else ()
         parts = {node: part for node in nodes if (part := _part(client, view, node)) is not None}
-        over = gang is None or GangState(gang.state).terminal or time.monotonic() > until
+        late = _left_its_gang(view, gang) or time.monotonic() > until
+        over = gang is None or GangState(gang.state).terminal or late
         if over or len(parts) == len(nodes):
             return gang, parts
         threading.Event().wait(_AGAIN_S)
+
+
+def _left_its_gang(view: CallView, gang: GangView | None) -> bool:
+    """An exception in the one rank of a gang, which goes on with other calls: its node has nothing else to say."""
+    alone = gang is not None and gang.world_size == 1
+    how = (view.error.exit_code, view.error.signal)
+    return alone and view.error.cause is Cause.USER_EXCEPTION and how == (0, 0)
+
+
+def _one_rank(client: Client, view: CallView) -> tuple[RankReport, ...]:
+    """What the call itself says of its one rank, with the end of its output."""
+    lines = deque((line.text for line in read_logs(client, view.call_id, follow=False)), maxlen=LAST_LINES)
+    return tuple(replace(rank, last_lines=tuple(lines)) for rank in _ranks(view, {}, (0,)))
 
 
 def _gang(client: Client, view: CallView) -> GangView | None:

@@ -37,6 +37,7 @@ def add(a: int, b: int = 2) -> int:
 
 @phalanx.gpu_function(gpus=1)
 def fail(text: str = "no") -> None:
+    print("about to fail")
     raise ValueError(text)
 
 @phalanx.gpu_function(gpus=1)
@@ -120,6 +121,17 @@ def test_the_users_exception_is_shown_with_its_own_frames(cluster: Cluster) -> N
     assert "ValueError: out of stock" in done.stderr
     assert "raise ValueError(text)" in done.stderr
     assert "try: gpuctl logs c-" in done.stderr
+
+
+def test_the_report_of_a_call_whose_gang_goes_on_says_all_there_is(cluster: Cluster) -> None:
+    done = gpuctl(cluster, "run", "shop.py::fail", "--arg", "text=sold out")
+    call_id = re.search(r"gpuctl logs (c-\S+)", done.stderr)
+    assert call_id is not None, done.stderr
+    shown = gpuctl(cluster, "report", call_id[1])
+    assert shown.returncode == 0, shown.stderr
+    assert "no word of" not in shown.stdout
+    assert re.search(r"^rank 0 +culprit .*ValueError: sold out$", shown.stdout, re.MULTILINE)
+    assert shown.stdout.splitlines()[-2:] == ["last output of rank 0", "  about to fail"]
 
 
 @pytest.mark.parametrize(
