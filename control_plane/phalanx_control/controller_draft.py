@@ -47,6 +47,8 @@ NO_NEED_TO_SCHEDULE = (
     ev.JoinTokenUsed,
     ev.FunctionRegistered,
     ev.AppDeployed,
+    ev.WebhooksTried,
+    ev.WebhookSecretRotated,
 )
 """Events that neither free room nor ask for it."""
 CAN_WAIT = (*NO_NEED_TO_SCHEDULE, ev.CallAccepted)

@@ -45,12 +45,14 @@ from phalanx_control.service.submit import SubmitChecks
 from phalanx_control.service.ticket_office import TicketOffice
 from phalanx_control.service.tokens import TokenDesk
 from phalanx_control.service.watch import ChangeHub
+from phalanx_control.service.webhook_desk import WebhookDesk
 from phalanx_control.settings import Settings
 from phalanx_control.web.api import Api
 from phalanx_control.web.app import make_app
 from phalanx_control.web.page_model import PageModel, plain
 from phalanx_control.web.sessions import PageSessions
 from phalanx_control.web.sse import LiveHub, Publisher
+from phalanx_control.webhook_teller import WebhookTeller
 from phalanx_proto.v1 import agent_pb2_grpc, control_pb2_grpc
 
 DRAIN_S = 0.8
@@ -86,6 +88,14 @@ class Replica:
         self._index = ArchiveIndex(settings.data_dir / "archive" / f"index-{blob_identity[:16]}.db")
         self._archive = CallArchive(self._blobs, self._index, clock)
         sweep = Sweep(self._blobs, self._archive)
+        self._webhooks = WebhookDesk(self._controller, secret, clock)
+        self._teller = WebhookTeller(
+            controller=self._controller,
+            pictures=self._pictures,
+            keys=self._webhooks,
+            clock=clock,
+            allow_private=settings.allow_private_webhooks,
+        )
         self._keeper = ArchiveKeeper(self._controller, self._archive, book, clock, sweep)
         self._forwarder = LeaderForwarder(
             self._controller,
@@ -128,6 +138,7 @@ class Replica:
             tasks.create_task(self._controller.run())
             tasks.create_task(self._hub.run())
             tasks.create_task(self._keeper.run())
+            tasks.create_task(self._teller.run())
             tasks.create_task(self._publisher.run())
             tasks.create_task(self._live_hub.run())
             tasks.create_task(self._watch_leadership())
@@ -196,6 +207,7 @@ class Replica:
             follower=Follower(controller, self._hub, queries, self._pictures, self._log),
             submit=SubmitChecks(client_blobs, self._reach),
             fabric=FabricDesk(controller),
+            webhooks=self._webhooks,
             about=AboutServer(
                 controller=controller,
                 reach=self._reach,

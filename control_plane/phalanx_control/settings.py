@@ -54,6 +54,7 @@ class Settings:
     ready_file: Path | None
     replica_id: str
     allow_volatile_store: bool
+    allow_private_webhooks: bool
     store_replicas: int
     advertise: str
     price_book: Path | None
@@ -95,6 +96,7 @@ _FLAGS = (
 )
 _SWITCHES = (
     _Flag("allow-volatile-store", "", "accept a store that does not write every entry to disk"),
+    _Flag("allow-private-webhooks", "", "webhooks may go to this machine and to private networks"),
     _Flag("blobs-shared", "", "every replica of this cell reaches the same blob folder"),
 )
 
@@ -120,6 +122,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         join_token_file=_path(values["join-token-file"]),
         ready_file=_path(values["ready-file"]),
         replica_id=values["replica-id"] or f"{socket.gethostname()}-{new_raw_id().hex()[:8]}",
+        allow_private_webhooks=_switch("allow-private-webhooks", values["allow-private-webhooks"]),
         allow_volatile_store=_switch("allow-volatile-store", values["allow-volatile-store"]),
         store_replicas=_store_replicas(values["store-replicas"]),
         advertise=values["advertise"],

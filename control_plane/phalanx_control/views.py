@@ -53,7 +53,23 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         retries_used=user_tries(call),
         deadline_ms=call.submitted_wall_ms + call.deadline_ms - call.submitted_ms if call.deadline_ms else 0,
         idempotency_key=call.key,
+        webhook=_webhook(call),
     )
+
+
+def _webhook(call: Call) -> str:
+    """Whom the call's end is told: the host alone, since the rest of an address may be a secret of its receiver's."""
+    delivery = call.delivery
+    if not call.webhook:
+        return ""
+    to = "/".join(call.webhook.split("/", 3)[:3]) + "/…"
+    if delivery is None:
+        return f"tells {to} when it has ended"
+    tries = f"{delivery.attempts} attempt{'' if delivery.attempts == 1 else 's'}"
+    last = delivery.error or (f"answered {delivery.status}" if delivery.status else "")
+    if delivery.over:
+        return f"{delivery.over} after {tries}: {to}, {last}"
+    return f"waits to be told to {to}" + (f" again after {tries}, the last one: {last}" if delivery.attempts else "")
 
 
 def _stall(call: Call, lead: GangFacts | None) -> str:

@@ -34,6 +34,7 @@ from phalanx.core.views import (
     NodeView,
     ServerInfo,
     TokenInfo,
+    WebhookSecret,
 )
 from phalanx_proto.v1 import common_pb2, control_pb2, control_pb2_grpc
 
@@ -306,6 +307,11 @@ class Client:
     def list_tokens(self) -> tuple[TokenInfo, ...]:
         """Returns the tokens of the caller's workspace, without their secrets."""
         return tuple(wire.from_proto(TokenInfo, t) for t in self._unary("ListTokens", _EMPTY).tokens)
+
+    def webhook_secret(self, *, rotate: bool = False) -> WebhookSecret:
+        """Returns what webhooks of the caller's workspace are signed with; with ``rotate`` a new one."""
+        request = control_pb2.WebhookSecretRequest(rotate=rotate)
+        return wire.from_proto(WebhookSecret, self._unary("GetWebhookSecret", request))
 
     def login_link(self) -> str:
         """Returns a link to the page that signs its opener in once."""

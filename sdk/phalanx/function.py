@@ -164,6 +164,7 @@ def gpu_function(
     reuse: bool = ...,
     env: EnvSpec | None = ...,
     name: str | None = ...,
+    webhook: str | None = ...,
     app: App | None = ...,
 ) -> Decorator: ...
 
@@ -190,6 +191,7 @@ def gpu_function(
     reuse: bool = ...,
     env: EnvSpec | None = ...,
     name: str | None = ...,
+    webhook: str | None = ...,
     app: App | None = ...,
 ) -> AllDecorator: ...
 
@@ -217,6 +219,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     reuse: bool = True,
     env: EnvSpec | None = None,
     name: str | None = None,
+    webhook: str | None = None,
     app: App | None = None,
     **unknown: Any,
 ) -> Any:
@@ -237,6 +240,8 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     time between them) or `phalanx.Retries`; with 0 the function runs at most once. retry_on: only after these exception
     classes, or dotted names, and what is derived from them. Functions with retries go through the control plane.
     env: made with `phalanx.env`. name: instead of the function's own. app: collects it for `gpuctl deploy`.
+    webhook: the address that is told when a call has ended, signed: see `phalanx.webhooks.verify`. Such calls go
+    through the control plane.
 
     Raises InvalidSpecError on wrong use, TypeError for an option that does not exist, and NotBuiltError for one that
     does not exist yet. `Function.options` overrides some of them for single calls.
@@ -262,6 +267,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
         reuse=reuse,
         env=env,
         name=name,
+        webhook=webhook,
     )
     if func is not None:
         return decorate(func, options, app)

@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from phalanx import aio
@@ -157,11 +157,13 @@ class Spawning:
         """Raises InvalidSpecError for calls with an idempotency key. ``stop``: nobody wants the map any more."""
         if target.terms.idempotency_key:
             raise InvalidSpecError("idempotency_key: a map makes many calls, and a key stands for one")
-        self._target = target
+        self._target = self._item_target = target
         self._inputs = inputs
         self._runner = runner
         self._stop = stop
         self._raw = new_raw_id()
+        if target.terms.webhook:
+            self._item_target = replace(target, terms=replace(target.terms, map_id=id_text("m", self._raw)))
         self._taken = 0
         self._error: BaseException | None = None
 
@@ -204,7 +206,7 @@ class Spawning:
                 return
 
     def _submit(self, item: tuple[int, Packed]) -> None:
-        self._runner.submit(self._target, raw_call_id(self._raw, item[0]), item[1])
+        self._runner.submit(self._item_target, raw_call_id(self._raw, item[0]), item[1])
 
     def _look_at(self, job: Job[tuple[int, Packed], None]) -> None:
         if job.error is not None and self._error is None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources, Retrying, check_name
+from phalanx.core.webhooks import check_url
 from phalanx.durations import Duration, positive, seconds
 from phalanx.retries import Retries, RetryOn, merged
 
@@ -39,6 +40,7 @@ class Options:
     reuse: bool = True
     env: EnvSpec | None = None
     name: str | None = None
+    webhook: str | None = None
 
 
 def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> FunctionSpec:
@@ -65,6 +67,7 @@ def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> Fu
         returns=options.returns,
         streams=is_generator(func),
         fresh=not _flag("reuse", options.reuse),
+        webhook=webhook_url(options.webhook),
     )
 
 
@@ -143,6 +146,16 @@ def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> Functio
     if "grace" in changes:
         limits["grace_s"] = seconds("grace", changes["grace"])
     return replace(spec, resources=replace(spec.resources, **resources), limits=replace(spec.limits, **limits))
+
+
+def webhook_url(value: object) -> str:
+    """Returns the address; "" for None. Raises InvalidSpecError for what no webhook can go to."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidSpecError(f"webhook={value!r:.80}: give an address such as 'https://example.com/hooks/phalanx'")
+    check_url(value)
+    return value
 
 
 def _number(what: str, value: object) -> float:

@@ -1,7 +1,8 @@
 """`Function.options`: what single calls ask for instead of what their function says, checked when it is said.
 
-What the same gang can do (timeout, retries, deadline, key) travels with each call. What needs another gang makes a
-variant of the function: one of its own, of the same code. Calls with terms of their own go through the control plane.
+What the same gang can do (timeout, retries, deadline, key, webhook) travels with each call. What needs another gang
+makes a variant of the function: one of its own, of the same code. Calls with terms of their own go through the control
+plane.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from phalanx.core.messages import CallTerms
 from phalanx.core.spec import MAX_NAME_CHARS, Retrying
 from phalanx.definition import Decorated, Definition, Deployed, Target
 from phalanx.durations import Duration, positive
-from phalanx.options import check_names
+from phalanx.options import check_names, webhook_url
 from phalanx.retries import Retries, RetryOn, class_names, merged
 
 if TYPE_CHECKING:
@@ -31,13 +32,14 @@ class CallOptions(TypedDict, total=False):
     retry_on: RetryOn
     deadline: Duration | datetime
     idempotency_key: str
+    webhook: str
     gpus: float
     gpu: str | None
     startup_timeout: Duration
     grace: Duration
 
 
-_OF_THE_CALL = ("timeout", "retries", "retry_on", "deadline", "idempotency_key")
+_OF_THE_CALL = ("timeout", "retries", "retry_on", "deadline", "idempotency_key", "webhook")
 _OF_THE_GANG = ("gpus", "gpu", "startup_timeout", "grace")
 
 
@@ -51,6 +53,7 @@ class Asked:
     deadline_in_ms: int = 0
     deadline_wall_ms: int = 0
     key: str = ""
+    webhook: str = ""
 
     def of(self, target: Target) -> Target:
         """Returns the target as these calls see it. Raises InvalidSpecError where the two do not fit."""
@@ -63,6 +66,7 @@ class Asked:
             deadline_in_ms=self.deadline_in_ms,
             deadline_wall_ms=self.deadline_wall_ms,
             idempotency_key=self.key,
+            webhook=self.webhook or target.terms.webhook,
         )
         return replace(target, timeout_ms=self.timeout_ms, terms=terms, direct=False)
 
@@ -136,6 +140,8 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
         out |= _deadline(given["deadline"])
     if "idempotency_key" in given:
         out["key"] = _key(given["idempotency_key"])
+    if "webhook" in given:
+        out["webhook"] = webhook_url(given["webhook"])
     return out
 
 

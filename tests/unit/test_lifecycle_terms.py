@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from phalanx.core import messages as m
-from phalanx.core.errors import InvalidSpecError, VersionError
+from phalanx.core.errors import InvalidSpecError, SerializationError, VersionError
+from phalanx.core.kinds import kind_of
 from phalanx.core.spec import Limits, Retrying
 from phalanx.core.states import CallState, Cause, GangState, Outcome
 from phalanx_control.lifecycle.decide import decide
@@ -24,6 +25,7 @@ VALUE = m.ErrorInfo(
     type_name="ValueError", message="boom\nmore", kinds=("m.Own>builtins.ValueError>builtins.Exception",)
 )
 KEY = m.ErrorInfo(type_name="KeyError", message="'x'", kinds=("builtins.KeyError>builtins.LookupError",))
+STAYS = m.ErrorInfo(type_name="SerializationError", message="result", kinds=(kind_of(SerializationError),))
 DIED = m.ErrorInfo(message="rank 0 was ended by signal 11", signal=11)
 
 
@@ -88,6 +90,8 @@ def test_delays_grow_by_the_policy_on_log_time_up_to_their_most() -> None:
         pytest.param(("builtins.KeyError",), VALUE, CallState.FAILED, id="another"),
         pytest.param(("builtins.OSError", "builtins.LookupError"), KEY, CallState.QUEUED, id="one-of-two"),
         pytest.param((), KEY, CallState.QUEUED, id="everything"),
+        pytest.param((), STAYS, CallState.FAILED, id="all-but-a-value-that-cannot-travel"),
+        pytest.param(("builtins.TypeError",), STAYS, CallState.QUEUED, id="that-too-where-it-is-named"),
         pytest.param(("phalanx.core.errors.RankDiedError",), DIED, CallState.QUEUED, id="a-rank-that-died"),
         pytest.param(("builtins.ValueError",), DIED, CallState.FAILED, id="a-death-is-no-value-error"),
     ],

@@ -53,6 +53,7 @@ class BadReduce(Exception):
 
 class Slotted(Exception):
     __slots__ = ("extra",)
+    extra: int
 
 
 class Shutdown(BaseException):
@@ -135,8 +136,12 @@ def test_attributes_of_the_user_are_not_overwritten() -> None:
     assert got.rank == "mine"
 
 
-def test_an_exception_with_slots_still_arrives() -> None:
-    assert type(travel(Slotted("x"))) is Slotted
+def test_an_exception_with_slots_arrives_with_what_is_in_them() -> None:
+    sent = Slotted("x")
+    sent.extra = 5
+    got = travel(sent)
+    assert isinstance(got, Slotted)
+    assert got.extra == 5
 
 
 def test_str_that_raises_gives_a_placeholder() -> None:

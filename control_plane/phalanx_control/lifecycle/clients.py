@@ -12,7 +12,7 @@ from phalanx.core.ids import id_raw
 from phalanx.core.messages import CallTerms
 from phalanx.core.spec import check_retries
 from phalanx.core.states import CallState
-from phalanx_control.lifecycle import deadlines, gangs, keys
+from phalanx_control.lifecycle import deadlines, gangs, keys, webhooks
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler.capacity import ensure_possible
 from phalanx_control.state import events, queries
@@ -53,6 +53,7 @@ def submit(draft: Draft, command: Submit) -> None:
 
 def _new_call(draft: Draft, function: Function, command: Submit) -> Call:
     terms = command.terms
+    webhook = terms.webhook or function.spec.webhook
     return Call(
         id=command.call_id,
         function_id=function.id,
@@ -67,6 +68,8 @@ def _new_call(draft: Draft, function: Function, command: Submit) -> Call:
         retrying=terms.retrying if terms.own_retries else None,
         deadline_ms=deadlines.deadline_ms(draft.now, terms),
         key=terms.idempotency_key,
+        webhook=webhook,
+        map_id=terms.map_id if webhook else "",
     )
 
 
@@ -82,6 +85,7 @@ def _check_terms(draft: Draft, terms: CallTerms) -> None:
     check_retries(terms.retries)
     deadlines.check(terms)
     keys.check(terms.idempotency_key)
+    webhooks.check(draft, terms)
 
 
 def _check_parent(draft: Draft, command: Submit) -> None:

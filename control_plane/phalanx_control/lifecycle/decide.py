@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.core import messages
 from phalanx.core.errors import VersionError
-from phalanx_control.lifecycle import calls, clients, fabric, filing, functions, gangs, nodes, tick, tokens
+from phalanx_control.lifecycle import calls, clients, fabric, filing, functions, gangs, nodes, tick, tokens, webhooks
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler import cycle
 from phalanx_control.state import commands
@@ -55,6 +55,8 @@ _RULES: dict[type, Callable[[Draft, Any], None]] = {
     commands.AgentSaid: _agent_said,
     commands.Tick: tick.tick,
     commands.Schedule: cycle.schedule,
+    commands.NoteWebhooks: webhooks.note,
+    commands.RotateWebhookSecret: webhooks.rotate,
     commands.ArchiveCalls: filing.archive_calls,
     commands.FileLines: filing.file_lines,
     commands.DropLedgerMonth: filing.drop_month,

@@ -1,6 +1,7 @@
 """What an attempt without a result leads to: another attempt, or the end of the call. Counted by cause.
 
 user exception, out of memory, timeout   eat the user's ``retries``, and are retried where ``retry_on`` names them
+a value that cannot travel               not retried unless it is named: the next would not travel either
 infrastructure                           at most three more attempts, free, where ``retries`` are on
 preempted                                free, without limit
 third gang that died under the call      POISON, whatever the cause
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phalanx.core.kinds import is_one_of
+from phalanx.core.errors import SerializationError
+from phalanx.core.kinds import class_name, is_one_of
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.spec import Retrying
 from phalanx.core.states import CallState, Cause
@@ -26,6 +28,7 @@ INFRASTRUCTURE_CAP = 3
 POISON_GANGS = 3
 _PLATFORMS_OWN = Retrying()
 """How failures that are nobody's fault are tried again."""
+_IN_VAIN = (class_name(SerializationError),)
 _MAY_HAVE_RUN = frozenset({CallState.ASSIGNED, CallState.RUNNING})
 
 
@@ -90,7 +93,7 @@ def _retrying(draft: Draft, call: Call) -> Retrying:
 
 def _is_retried(draft: Draft, call: Call, error: ErrorInfo) -> bool:
     retry_on = _retrying(draft, call).retry_on
-    return not retry_on or is_one_of(error, retry_on)
+    return is_one_of(error, retry_on) if retry_on else not is_one_of(error, _IN_VAIN)
 
 
 def names_culprit(error: ErrorInfo) -> bool:

@@ -13,7 +13,7 @@ from itertools import islice
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.state import events, ordered
 from phalanx_control.state.commands import ArchiveCalls, DropLedgerMonth, FileLines
-from phalanx_control.state.model import LedgerLine, State
+from phalanx_control.state.model import Call, LedgerLine, State
 
 AT_ONCE = 500
 FILING_SCHEMA = 2
@@ -34,7 +34,7 @@ KEEP = Keep()
 
 
 def calls_to_archive(state: State, log_ms: int, keep: Keep = KEEP) -> tuple[str, ...]:
-    """Returns the oldest ended calls that may go, at most 500."""
+    """Returns ended calls that may go, of the 500 oldest."""
     held = ordered.size(state.ended_line)
     limit = min(held - keep.calls, AT_ONCE)
     if limit <= 0:
@@ -43,8 +43,13 @@ def calls_to_archive(state: State, log_ms: int, keep: Keep = KEEP) -> tuple[str,
     return tuple(
         call_id
         for place, (ended_ms, call_id) in enumerate(islice(ordered.in_order(state.ended_line), limit))
-        if place < surplus or log_ms - ended_ms > keep.ms
+        if place < surplus or (log_ms - ended_ms > keep.ms and not _is_untold(state.calls[call_id]))
     )
+
+
+def _is_untold(call: Call) -> bool:
+    """Somebody is still to be told of its end. Where there are too many of these, the oldest go nevertheless."""
+    return call.delivery is not None and not call.delivery.over
 
 
 def lines_to_file(state: State, wall_ms: int, keep: Keep = KEEP) -> tuple[str, ...]:

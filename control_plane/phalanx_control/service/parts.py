@@ -14,6 +14,7 @@ from phalanx_control.service.queries import Queries
 from phalanx_control.service.server_info import AboutServer
 from phalanx_control.service.submit import SubmitChecks
 from phalanx_control.service.tokens import TokenDesk
+from phalanx_control.service.webhook_desk import WebhookDesk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +29,4 @@ class Parts:
     submit: SubmitChecks
     about: AboutServer
     fabric: FabricDesk
+    webhooks: WebhookDesk

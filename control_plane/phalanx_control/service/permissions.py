@@ -65,6 +65,7 @@ RPCS: dict[str, Row] = {
     CONTROL + "CreateToken": Row(Need.ADMIN, to_leader=True),
     CONTROL + "RevokeToken": Row(Need.ADMIN, to_leader=True),
     CONTROL + "ListTokens": Row(Need.ADMIN),
+    CONTROL + "GetWebhookSecret": Row(Need.ADMIN, to_leader=True),
     CONTROL + "CreateLoginLink": Row(Need.VIEWER),
     CONTROL + "Enroll": Row(Need.NOTHING, to_leader=True),
     CONTROL + "CreateJoinToken": Row(Need.ADMIN, to_leader=True),

@@ -35,6 +35,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         self._submit = parts.submit
         self._about = parts.about
         self._fabric = parts.fabric
+        self._webhooks = parts.webhooks
 
     async def GetServerInfo(self, request: control_pb2.Empty, context: Any) -> control_pb2.ServerInfo:
         return wire.to_proto(self._about.view())
@@ -197,6 +198,11 @@ class SdkApi(control_pb2_grpc.ControlServicer):
 
     async def ListTokens(self, request: control_pb2.Empty, context: Any) -> control_pb2.TokenList:
         return control_pb2.TokenList(tokens=self._tokens.infos())
+
+    async def GetWebhookSecret(
+        self, request: control_pb2.WebhookSecretRequest, context: Any
+    ) -> control_pb2.WebhookSecret:
+        return wire.to_proto(await self._webhooks.secret(rotate=request.rotate))
 
     async def CreateLoginLink(self, request: control_pb2.Empty, context: Any) -> control_pb2.LoginLink:
         return control_pb2.LoginLink(url=self._tokens.login_link())

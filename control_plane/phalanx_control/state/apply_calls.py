@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from phalanx.core.states import CallState, GangState
 from phalanx_control.state import events, ordered
-from phalanx_control.state.model import Call, FunctionStats, State
+from phalanx_control.state.model import Call, Delivery, FunctionStats, State, WebhookKey
 
 
 def _call_accepted(state: State, event: events.CallAccepted, _: int) -> State:
@@ -134,10 +134,36 @@ def _call_cancelled(state: State, event: events.CallCancelled, log_ms: int) -> S
     return _end(state, call, CallState.CANCELLED, log_ms, event.wall_ms)
 
 
+def _webhooks_tried(state: State, event: events.WebhooksTried, _: int) -> State:
+    for each in event.tries:
+        call = state.calls[each.call_id]
+        assert call.delivery is not None
+        delivery = Delivery(
+            attempts=call.delivery.attempts + 1,
+            status=each.status,
+            error=each.error,
+            over=each.over,
+            next_wall_ms=each.next_wall_ms,
+        )
+        line = ordered.remove(state.untold, (call.delivery.next_wall_ms, call.id))
+        if not delivery.over:
+            line = ordered.insert(line, (delivery.next_wall_ms, call.id))
+        state = _put(replace(state, untold=line), replace(call, delivery=delivery))
+    return state
+
+
+def _webhook_secret_rotated(state: State, event: events.WebhookSecretRotated, _: int) -> State:
+    key = WebhookKey(version=event.version, rotated_wall_ms=event.wall_ms)
+    return replace(state, webhook_keys=state.webhook_keys.set(event.workspace, key))
+
+
 def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
     calls, ended, line = state.calls, state.ended, state.ended_line
     for call_id in event.call_ids:
         state = _leave_parent(state, calls[call_id])
+        delivery = calls[call_id].delivery
+        if delivery is not None and not delivery.over:
+            state = replace(state, untold=ordered.remove(state.untold, (delivery.next_wall_ms, call_id)))
         line = ordered.remove(line, (ended[call_id], call_id))
         calls = calls.delete(call_id)
         ended = ended.delete(call_id)
@@ -187,6 +213,9 @@ def _end(state: State, call: Call, to: CallState, log_ms: int, wall_ms: int) -> 
     if call.deadline_ms:
         state = replace(state, deadlines=ordered.remove(state.deadlines, (call.deadline_ms, call.id)))
     call = replace(call, state=to, ended_ms=log_ms, ended_wall_ms=wall_ms)
+    if call.webhook:
+        call = replace(call, delivery=Delivery(next_wall_ms=wall_ms))
+        state = replace(state, untold=ordered.insert(state.untold, (wall_ms, call.id)))
     return replace(
         state,
         calls=state.calls.set(call.id, call),
@@ -254,5 +283,7 @@ STEPS: dict[type, Callable[[State, Any, int], State]] = {
     events.KeyTaken: _key_taken,
     events.KeysForgotten: _keys_forgotten,
     events.CallCancelled: _call_cancelled,
+    events.WebhooksTried: _webhooks_tried,
+    events.WebhookSecretRotated: _webhook_secret_rotated,
     events.CallsArchived: _calls_archived,
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from phalanx.core.messages import CallTerms, Counter, FromAgent
 from phalanx.core.spec import FunctionSpec
+from phalanx_control.state.events import WebhookTry
 from phalanx_control.state.model import SCHEMA_VERSION, BodyRef, FiledSum, Owner
 
 
@@ -148,6 +149,18 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteWebhooks:
+    """What came of attempts to tell the ends of calls."""
+
+    tries: tuple[WebhookTry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateWebhookSecret:
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveCalls:
     """Ended calls that the archive holds durably may leave the state."""
 
@@ -181,6 +194,8 @@ Command = (
     | AgentSaid
     | Tick
     | Schedule
+    | NoteWebhooks
+    | RotateWebhookSecret
     | ArchiveCalls
     | FileLines
     | DropLedgerMonth

@@ -161,6 +161,28 @@ class CallCancelling(Event, frozen=True, tag=True):
     by: str
 
 
+class WebhookTry(Record, frozen=True):
+    """One attempt to tell a call's end; the fields are those of `Delivery`."""
+
+    call_id: str
+    status: int = 0
+    error: str = ""
+    over: str = ""
+    next_wall_ms: int = 0
+
+
+class WebhooksTried(Event, frozen=True, tag=True):
+    tries: tuple[WebhookTry, ...]
+
+
+class WebhookSecretRotated(Event, frozen=True, tag=True):
+    """``version`` names the secret that signs from now on; the one before it does so for a day more."""
+
+    workspace: str
+    version: int
+    wall_ms: int
+
+
 class CallCancelled(Event, frozen=True, tag=True):
     call_id: str
     wall_ms: int
@@ -337,6 +359,8 @@ AnyEvent = (
     | NodeStateChanged
     | GpuMarked
     | CallAccepted
+    | WebhooksTried
+    | WebhookSecretRotated
     | CallWaits
     | CallAssigned
     | CallRan
@@ -382,6 +406,8 @@ SINCE: dict[type, int] = {
     CallOverdue: 5,
     KeyTaken: 5,
     KeysForgotten: 5,
+    WebhooksTried: 7,
+    WebhookSecretRotated: 7,
 }
 """The schema version that brought a kind; 1 for all others."""
 NAMED_NODE_SCHEMA = 4
@@ -397,6 +423,9 @@ STREAMS_SCHEMA = 6
 FRESH_SCHEMA = 6
 """Since when a function may ask for a gang of its own for each call."""
 
+WEBHOOK_SCHEMA = 7
+"""Since when somebody may be told of the end of a call."""
+
 
 def since(event: AnyEvent) -> int:
     """Returns the schema version that a reader of this event must know."""
@@ -404,6 +433,8 @@ def since(event: AnyEvent) -> int:
         return since_of_spec(event.function.spec)
     if isinstance(event, CallAccepted | CallRan) and event.call is not None:
         call = event.call
+        if call.webhook:
+            return WEBHOOK_SCHEMA
         if call.parent:
             return PARENT_SCHEMA
         return TERMS_SCHEMA if call.retries is not None or call.deadline_ms or call.key else 1
@@ -412,6 +443,8 @@ def since(event: AnyEvent) -> int:
 
 def since_of_spec(spec: FunctionSpec) -> int:
     """Returns the schema version that a reader of a function must know, so that it keeps to it."""
+    if spec.webhook:
+        return WEBHOOK_SCHEMA
     if spec.streams:
         return STREAMS_SCHEMA
     if spec.fresh:

@@ -16,7 +16,7 @@ from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state.ordered import Tree, build
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """What this program reads. `events.SINCE` says which kinds came with which version."""
 
 
@@ -67,6 +67,17 @@ class Token(Record, frozen=True):
     expires_wall_ms: int = 0
 
 
+class Delivery(Record, frozen=True):
+    """How far the telling of a call's end has come. ``status``: what the receiver answered last; 0: nothing."""
+
+    attempts: int = 0
+    status: int = 0
+    error: str = ""
+    over: str = ""
+    """Why no more is tried: delivered, refused or given up; empty: the next attempt is due at ``next_wall_ms``."""
+    next_wall_ms: int = 0
+
+
 class Call(Record, frozen=True):
     id: str
     function_id: str
@@ -113,6 +124,18 @@ class Call(Record, frozen=True):
     """The idempotency key, as its caller gave it."""
     parent: str = ""
     """The call from inside which it was made, as its caller said."""
+    webhook: str = ""
+    """The address that is told of its end. ``map_id``: what it is a part of, as its caller said."""
+    map_id: str = ""
+    delivery: Delivery | None = None
+    """None: it has not ended, or nobody is told."""
+
+
+class WebhookKey(Record, frozen=True):
+    """Which of a workspace's secrets signs its webhooks. The secret itself is derived from the cell's, and not here."""
+
+    version: int
+    rotated_wall_ms: int
 
 
 class KeyUse(Record, frozen=True):
@@ -290,6 +313,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Derived from ``calls``: live ones with a deadline, the nearest leading."""
     ended_line: Tree | None = None
     """Derived from ``ended``: terminal calls, the one that ended first leading."""
+    webhook_keys: Map[str, WebhookKey] = Map()
+    """By workspace; none: version 0."""
+    untold: Tree | None = None
+    """Derived from ``calls``: those whose end is to be told, by the wall time of the next attempt."""
 
 
 def to_jsonable(state: State) -> dict[str, Any]:
@@ -306,8 +333,8 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
-_DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line"})
-_LATER = frozenset({"fabric", "keys"})
+_DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line", "untold"})
+_LATER = frozenset({"fabric", "keys", "webhook_keys"})
 """Left out while empty: readers of the schema versions before do not know them."""
 _MAPS: dict[str, type] = {
     "functions": Function,
@@ -323,6 +350,7 @@ _MAPS: dict[str, type] = {
     "filed": FiledSum,
     "stats": FunctionStats,
     "keys": KeyUse,
+    "webhook_keys": WebhookKey,
 }
 
 
@@ -337,6 +365,8 @@ def from_jsonable(data: dict[str, Any]) -> State:
     values["keys_line"] = build((use.until_ms, name) for name, use in values["keys"].items())
     live = (call for call in values["calls"].values() if call.deadline_ms and not call.state.terminal)
     values["deadlines"] = build((call.deadline_ms, call.id) for call in live)
+    untold = (call for call in values["calls"].values() if call.delivery is not None and not call.delivery.over)
+    values["untold"] = build((call.delivery.next_wall_ms, call.id) for call in untold)
     values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
 

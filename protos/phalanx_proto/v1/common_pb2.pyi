@@ -54,20 +54,24 @@ class Retrying(_message.Message):
     def __init__(self, backoff: _Optional[float] = ..., initial_delay_s: _Optional[float] = ..., max_delay_s: _Optional[float] = ..., retry_on: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CallTerms(_message.Message):
-    __slots__ = ("own_retries", "retries", "retrying", "deadline_in_ms", "deadline_wall_ms", "idempotency_key")
+    __slots__ = ("own_retries", "retries", "retrying", "deadline_in_ms", "deadline_wall_ms", "idempotency_key", "webhook", "map_id")
     OWN_RETRIES_FIELD_NUMBER: _ClassVar[int]
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     RETRYING_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_IN_MS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_WALL_MS_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
+    MAP_ID_FIELD_NUMBER: _ClassVar[int]
     own_retries: bool
     retries: int
     retrying: Retrying
     deadline_in_ms: int
     deadline_wall_ms: int
     idempotency_key: str
-    def __init__(self, own_retries: bool = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., deadline_in_ms: _Optional[int] = ..., deadline_wall_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    webhook: str
+    map_id: str
+    def __init__(self, own_retries: bool = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., deadline_in_ms: _Optional[int] = ..., deadline_wall_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., webhook: _Optional[str] = ..., map_id: _Optional[str] = ...) -> None: ...
 
 class Variable(_message.Message):
     __slots__ = ("name", "value")
@@ -98,7 +102,7 @@ class CodeRef(_message.Message):
     def __init__(self, callable_blob: _Optional[str] = ..., bundle_blob: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class FunctionSpec(_message.Message):
-    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams", "fresh")
+    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams", "fresh", "webhook")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     APP_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +115,7 @@ class FunctionSpec(_message.Message):
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     FRESH_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
     name: str
     module: str
     app: str
@@ -123,7 +128,8 @@ class FunctionSpec(_message.Message):
     returns: str
     streams: bool
     fresh: bool
-    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ..., fresh: bool = ...) -> None: ...
+    webhook: str
+    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ..., fresh: bool = ..., webhook: _Optional[str] = ...) -> None: ...
 
 class Body(_message.Message):
     __slots__ = ("data", "blob", "size")

@@ -212,7 +212,7 @@ class RankView(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., gpu: _Optional[str] = ..., gpu_index: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
 class CallView(_message.Message):
-    __slots__ = ("call_id", "function_id", "function", "workspace", "user", "state", "reason", "phase", "attempt", "fence", "gang_id", "gpus", "world_size", "direct", "placement", "submitted_ms", "started_ms", "ended_ms", "busy_ms", "ready_ranks", "step", "queue_position", "result", "error", "ranks", "cost", "parent", "retries", "retries_used", "deadline_ms", "idempotency_key")
+    __slots__ = ("call_id", "function_id", "function", "workspace", "user", "state", "reason", "phase", "attempt", "fence", "gang_id", "gpus", "world_size", "direct", "placement", "submitted_ms", "started_ms", "ended_ms", "busy_ms", "ready_ranks", "step", "queue_position", "result", "error", "ranks", "cost", "parent", "retries", "retries_used", "deadline_ms", "idempotency_key", "webhook")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +244,7 @@ class CallView(_message.Message):
     RETRIES_USED_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     function_id: str
     function: str
@@ -275,7 +276,8 @@ class CallView(_message.Message):
     retries_used: int
     deadline_ms: int
     idempotency_key: str
-    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ..., parent: _Optional[str] = ..., retries: _Optional[int] = ..., retries_used: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    webhook: str
+    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ..., parent: _Optional[str] = ..., retries: _Optional[int] = ..., retries_used: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., webhook: _Optional[str] = ...) -> None: ...
 
 class CallInputRequest(_message.Message):
     __slots__ = ("call_id", "function_id")
@@ -536,6 +538,22 @@ class TokenList(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[TokenInfo]
     def __init__(self, tokens: _Optional[_Iterable[_Union[TokenInfo, _Mapping]]] = ...) -> None: ...
+
+class WebhookSecretRequest(_message.Message):
+    __slots__ = ("rotate",)
+    ROTATE_FIELD_NUMBER: _ClassVar[int]
+    rotate: bool
+    def __init__(self, rotate: bool = ...) -> None: ...
+
+class WebhookSecret(_message.Message):
+    __slots__ = ("secret", "version", "rotated_ms")
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROTATED_MS_FIELD_NUMBER: _ClassVar[int]
+    secret: str
+    version: int
+    rotated_ms: int
+    def __init__(self, secret: _Optional[str] = ..., version: _Optional[int] = ..., rotated_ms: _Optional[int] = ...) -> None: ...
 
 class LoginLink(_message.Message):
     __slots__ = ("url",)

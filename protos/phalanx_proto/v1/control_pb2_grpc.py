@@ -171,6 +171,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.TokenList.FromString,
                 _registered_method=True)
+        self.GetWebhookSecret = channel.unary_unary(
+                '/phalanx.v1.Control/GetWebhookSecret',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.WebhookSecretRequest.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.WebhookSecret.FromString,
+                _registered_method=True)
         self.CreateLoginLink = channel.unary_unary(
                 '/phalanx.v1.Control/CreateLoginLink',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
@@ -364,6 +369,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWebhookSecret(self, request, context):
+        """What webhooks of the caller's workspace are signed with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateLoginLink(self, request, context):
         """A link to the page that signs its opener in once, within five minutes.
         """
@@ -521,6 +533,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ListTokens,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.TokenList.SerializeToString,
+            ),
+            'GetWebhookSecret': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWebhookSecret,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.WebhookSecretRequest.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.WebhookSecret.SerializeToString,
             ),
             'CreateLoginLink': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateLoginLink,
@@ -1267,6 +1284,33 @@ class Control(object):
             '/phalanx.v1.Control/ListTokens',
             phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.TokenList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWebhookSecret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetWebhookSecret',
+            phalanx__proto_dot_v1_dot_control__pb2.WebhookSecretRequest.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.WebhookSecret.FromString,
             options,
             channel_credentials,
             insecure,

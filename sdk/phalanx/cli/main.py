@@ -49,6 +49,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("topo", "What connects the GPUs of nodes, and which are best together."),
             ("cost", "What was used and what it costs, by call, function, user or phase."),
             ("open", "A link that signs you in to the live page."),
+            ("webhook", "Show or rotate what signs the webhooks of your workspace."),
             ("token", "Create, list and revoke API tokens."),
             ("config", "Where the settings come from."),
         ),

@@ -80,8 +80,8 @@ def _pack_one(exc: BaseException) -> bytes:
         data = encode(exc)
         if len(data) > MAX_BYTES:
             return _cut(exc)
-        loaded = _load(data) if data else None
-        if type(loaded) is type(exc) and (group or _text(loaded) == _text(exc)):
+        loaded = _tried(data) if data else None
+        if type(loaded) is type(exc) and (group or (_text(loaded) == _text(exc) and _slots(loaded) >= _slots(exc))):
             return data
     return b""
 
@@ -99,7 +99,7 @@ def _cut(exc: BaseException) -> bytes:
     args = tuple(shorten(a, MAX_MESSAGE_CHARS) if isinstance(a, str) else a for a in exc.args)
     state = {k: v for k, v in vars(exc).items() if 0 < len(_dump(v)) <= MAX_MESSAGE_CHARS}
     data = _dump(_Rebuilt(type(exc), args, state))
-    return data if len(data) <= MAX_BYTES and data and type(_load(data)) is type(exc) else b""
+    return data if len(data) <= MAX_BYTES and data and type(_tried(data)) is type(exc) else b""
 
 
 def _members_apart(exc: Any) -> bytes:
@@ -152,7 +152,15 @@ def _without_constructor(exc: BaseException) -> bytes:
 
 
 def _state_of(exc: BaseException) -> dict[str, Any]:
-    return {k: v for k, v in vars(exc).items() if _dump(v)}
+    slots = {name: getattr(exc, name) for name in _slots(exc)}
+    return {k: v for k, v in (vars(exc) | slots).items() if _dump(v)}
+
+
+def _slots(exc: BaseException | None) -> set[str]:
+    """Returns the names of the values that the exception holds outside its ``__dict__``; pickle leaves them out."""
+    declared = (cls.__dict__.get("__slots__", ()) for cls in type(exc).__mro__)
+    names = {name for each in declared for name in ((each,) if isinstance(each, str) else each)}
+    return {name for name in names if not name.startswith("__") and hasattr(exc, name)}
 
 
 class _Rebuilt:
@@ -168,7 +176,8 @@ class _Rebuilt:
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     """Makes the exception without running its constructor."""
     exc = cls.__new__(cls, *args)
-    vars(exc).update(state)
+    for name, value in state.items():
+        object.__setattr__(exc, name, value)
     return exc
 
 
@@ -198,4 +207,12 @@ def _load(data: bytes) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301  both ends belong to one authenticated user
     except (Exception, SystemExit):  # noqa: BLE001  user code runs here; the text of the error always remains
+        return None
+
+
+def _tried(data: bytes) -> Any:
+    """As the caller will load it; what is raised here, on the sender, was made by the exception itself."""
+    try:
+        return _load(data)
+    except (KeyboardInterrupt, GeneratorExit):
         return None

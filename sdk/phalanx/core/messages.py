@@ -34,6 +34,10 @@ class CallTerms:
     deadline_in_ms: int = 0
     deadline_wall_ms: int = 0
     idempotency_key: str = ""
+    webhook: str = ""
+    """Who is told of its end, instead of whom its function names."""
+    map_id: str = ""
+    """What it is a part of, for whom the webhook tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from phalanx.core.errors import InvalidSpecError
+from phalanx.core.webhooks import check_url
 
 MAX_NAME_CHARS = 200
 MAX_RETRIES = 100
@@ -176,6 +177,8 @@ class FunctionSpec:
     """It is a generator function: its calls are streams, with one reader each, and are never run twice."""
     fresh: bool = False
     """Each call gets a gang of its own, which ends with it."""
+    webhook: str = ""
+    """Who is told of the end of each call."""
 
     def __post_init__(self) -> None:
         for field_name, value, legal in (
@@ -188,11 +191,15 @@ class FunctionSpec:
         check_name("function name", self.name)
         if self.app:
             check_name("app name", self.app)
+        if self.webhook:
+            check_url(self.webhook)
 
     @property
     def function_id(self) -> str:
         """A content hash over everything that changes what a call does."""
         values = asdict(self)
+        if not self.webhook:
+            del values["webhook"]
         if not self.resources.node:
             del values["resources"]["node"]
         if self.limits.retrying == Retrying():

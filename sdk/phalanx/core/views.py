@@ -77,6 +77,8 @@ class CallView:
     """Failures of the user's own, which alone count against ``retries``; ``attempt`` counts every attempt."""
     deadline_ms: int = 0
     idempotency_key: str = ""
+    webhook: str = ""
+    """Whom its end is told, and how far that has come; empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,16 @@ class TokenInfo:
     role: str = ""
     created_ms: int = 0
     expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSecret:
+    """What a workspace's webhooks are signed with. ``rotated_ms``: since when; until a day later the former one signs
+    beside it. ``version`` counts the rotations."""
+
+    secret: str = ""
+    version: int = 0
+    rotated_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,8 @@ def control_part(layout: Layout, ports: Ports) -> Part:
         "replica-id": "embedded",
     }
     log = layout.home.logs / "control.log"
-    return Part(name="control", argv=_program("phalanx_control.main", flags), log=log, ready=layout.control_ready)
+    argv = (*_program("phalanx_control.main", flags), "--allow-private-webhooks")
+    return Part(name="control", argv=argv, log=log, ready=layout.control_ready)
 
 
 def agent_part(layout: Layout, ports: Ports, *, simulated: Simulated) -> Part:

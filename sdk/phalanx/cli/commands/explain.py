@@ -69,6 +69,8 @@ def _of_call(call: CallView) -> list[tuple[str, str]]:
     rows = [("call", f"{call.call_id}  {call.state}  {call.function}")]
     if call.reason:
         rows.append(("waits" if state is CallState.QUEUED and not call.gang_id else "reason", call.reason))
+    if call.webhook:
+        rows.append(("tells", call.webhook))
     return rows
 
 
@@ -91,7 +93,7 @@ def _no_gang(call: CallView) -> str:
 def _call_facts(call: CallView | None) -> dict[str, Any] | None:
     if call is None:
         return None
-    names = ("call_id", "function", "state", "reason", "placement", "gang_id", "attempt", "queue_position")
+    names = ("call_id", "function", "state", "reason", "placement", "gang_id", "attempt", "queue_position", "webhook")
     return {name: getattr(call, name) for name in names}
 
 

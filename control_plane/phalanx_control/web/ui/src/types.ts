@@ -201,6 +201,7 @@ export interface CallView {
   readonly retries_used: number;
   readonly deadline_ms: number;
   readonly idempotency_key: string;
+  readonly webhook: string;
 }
 export const noCallView: CallView = {
   call_id: "",
@@ -234,6 +235,7 @@ export const noCallView: CallView = {
   retries_used: 0,
   deadline_ms: 0,
   idempotency_key: "",
+  webhook: "",
 };
 
 export interface GangView {
