@@ -103,19 +103,15 @@ def run_trial(seed: int) -> Told:
     return Told(seed, trial, named, message.partition("\n")[0][:300])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+def run_trials(seeds: range) -> list[Told]:
+    """Runs the trials of ``seeds`` on a cluster of their own, and writes of each that went wrong."""
     found: list[Told] = []
     with (
         tempfile.TemporaryDirectory(prefix="px-culprits-") as folder,
         Cluster(Path(folder), agents=2, gpus_per_agent=4) as cluster,
     ):
         connection.use(Connection(cluster.address(), cluster.token, str(cluster.ca)))
-        for seed in range(args.first, args.first + args.seeds):
+        for seed in seeds:
             told = run_trial(seed)
             found.append(told)
             if not told.is_right:
@@ -124,6 +120,16 @@ def main() -> int:
         connection.disconnect()
     counts = Counter(told.verdict for told in found)
     sys.stdout.write(f"{len(found)} seeds: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()) + "\n")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    found = run_trials(range(args.first, args.first + args.seeds))
     if args.json:
         args.json.write_text(json.dumps([{**asdict(t), "verdict": t.verdict} for t in found], indent=1))
     return 0 if all(t.is_right for t in found) else 1

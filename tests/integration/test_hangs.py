@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ import pytest
 import phalanx
 from phalanx import connection
 from phalanx.connection import Connection
+from tests.faults.culprits import drawn, run_trial
 from tests.support.cluster import Cluster
-from tests.support.gang_table import Trial, go_wrong
+from tests.support.gang_table import EARLY, Trial, go_wrong
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -52,6 +54,16 @@ def test_the_rank_that_hangs_a_gang_of_two_nodes_is_named(culprit: int, how: str
     error = call.status().error
     assert [r.rank for r in error.ranks if r.culprit] == [culprit]
     assert len({r.node_id for r in error.ranks}) == 2
+
+
+def test_the_culprits_of_three_gangs_drawn_at_random_are_named_or_nobody() -> None:
+    """The long run is in tests/faults; what it would have said of a seed: python -m tests.faults.culprits."""
+    drawing = random.SystemRandom()
+    for _ in range(3):
+        seed = next(s for s in iter(lambda: drawing.randrange(1_000_000), -1) if drawn(s).how != EARLY)
+        told = run_trial(seed)
+        assert told.verdict != "victim named", f"--first {seed} --seeds 1: {told}"
+        assert told.is_right, f"--first {seed} --seeds 1: {told}"
 
 
 def test_a_stall_is_told_before_it_is_ended_and_the_stacks_can_be_seen(cluster: Cluster) -> None:

@@ -49,7 +49,7 @@ class Judge:
 
     def judge(self) -> None:
         """Decides now, or a little later where nothing but victims is known."""
-        if self.evidence.only_peers and len(self.evidence.failures) < len(self.ranks) and not self._is_idle():
+        if self.evidence.only_peers and len(self.evidence.failures) < len(self.ranks) and self._is_idle():
             self.loop.at("others", self.clock.monotonic_ms() + OTHERS_ANSWER_WITHIN_MS, self.now)
         else:
             self.now()
