@@ -73,17 +73,18 @@ def _webhook(call: Call) -> str:
 
 
 def _stall(call: Call, lead: GangFacts | None) -> str:
-    return lead.stall if lead is not None and call.state is CallState.RUNNING else ""
+    shown = call.state is CallState.RUNNING or _debugged(call, lead)
+    return lead.stall if lead is not None and shown else ""
 
 
 def _debugged(call: Call, lead: GangFacts | None) -> bool:
-    return lead is not None and lead.debug and call.state is CallState.RUNNING
+    return lead is not None and lead.debug and (call.state is CallState.RUNNING or call.state.terminal)
 
 
 def _gang_of(state: State, call: Call) -> Gang | None:
-    """Returns the gang that runs a call, or the one that is made ready for it; none for a call that has ended."""
+    """Returns the gang that runs a call, is held after its failure, or is made ready for it."""
     if call.state.terminal:
-        return None
+        return queries.held_gang(state, call)
     if call.gang_id:
         return state.gangs.get(call.gang_id)
     starting = (g for g in queries.gangs_of(state, call.function_id, call.owner.workspace) if g.for_call == call.id)

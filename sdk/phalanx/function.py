@@ -156,6 +156,7 @@ def gpu_function(
     timeout: Duration | None = ...,
     startup_timeout: Duration = ...,
     hang_timeout: Duration | None = ...,
+    hold_on_failure: Duration | None = ...,
     grace: Duration = ...,
     disconnect_grace: Duration | None = ...,
     retries: int | Retries = ...,
@@ -183,6 +184,7 @@ def gpu_function(
     timeout: Duration | None = ...,
     startup_timeout: Duration = ...,
     hang_timeout: Duration | None = ...,
+    hold_on_failure: Duration | None = ...,
     grace: Duration = ...,
     disconnect_grace: Duration | None = ...,
     retries: int | Retries = ...,
@@ -211,6 +213,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     timeout: Duration | None = None,
     startup_timeout: Duration = 300,
     hang_timeout: Duration | None = None,
+    hold_on_failure: Duration | None = None,
     grace: Duration = 3,
     disconnect_grace: Duration | None = None,
     retries: int | Retries = 0,
@@ -232,7 +235,8 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     Durations are seconds or text such as "10m". timeout: of one execution. startup_timeout: until the gang is ready.
     hang_timeout: how long a call may go without a progress mark, a collective, output or a returning rank before its
     gang is ended with a GangHangError that names the odd rank; half of it after, a stall is told. Without one, a stall
-    is told after five minutes and nothing is ended.
+    is told after five minutes and nothing is ended. hold_on_failure: how long the gang of a call that failed is kept,
+    for `gpuctl shell` and `stack`; the caller has the failure at once. `gpuctl release` ends it sooner.
     grace: between SIGTERM and SIGKILL. disconnect_grace: how long a gang outlives the loss of its control plane (300).
     scaledown_window: how long an idle gang stays warm. reuse: False gives each call a gang of its own, which ends with
     it; otherwise calls run in the same processes, which are put back in order between them.
@@ -259,6 +263,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
         timeout=timeout,
         startup_timeout=startup_timeout,
         hang_timeout=hang_timeout,
+        hold_on_failure=hold_on_failure,
         grace=grace,
         disconnect_grace=disconnect_grace,
         retries=retries,

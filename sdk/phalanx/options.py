@@ -32,6 +32,7 @@ class Options:
     timeout: Duration | None = None
     startup_timeout: Duration = 300
     hang_timeout: Duration | None = None
+    hold_on_failure: Duration | None = None
     grace: Duration = 3
     disconnect_grace: Duration | None = None
     retries: int | Retries = 0
@@ -118,9 +119,14 @@ def _limits(options: Options) -> Limits:
         else seconds("disconnect_grace", disconnect),
         scaledown_window_s=seconds("scaledown_window", options.scaledown_window),
         hang_timeout_s=0 if options.hang_timeout is None else positive("hang_timeout", options.hang_timeout),
+        hold_on_failure_s=_hold(options.hold_on_failure),
         retries=retries,
         retrying=retrying,
     )
+
+
+def _hold(value: Duration | None) -> float:
+    return 0 if value is None else positive("hold_on_failure", value)
 
 
 def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -134,7 +140,10 @@ def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> FunctionSpec:
-    """Returns the spec with other ``gpus``, ``gpu``, ``startup_timeout`` or ``grace``. Raises InvalidSpecError."""
+    """Returns the spec with other ``gpus``, ``gpu``, ``startup_timeout``, ``grace`` or ``hold_on_failure``.
+
+    Raises InvalidSpecError.
+    """
     resources: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     if "gpus" in changes:
@@ -145,6 +154,8 @@ def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> Functio
         limits["startup_timeout_s"] = positive("startup_timeout", changes["startup_timeout"])
     if "grace" in changes:
         limits["grace_s"] = seconds("grace", changes["grace"])
+    if "hold_on_failure" in changes:
+        limits["hold_on_failure_s"] = _hold(changes["hold_on_failure"])
     return replace(spec, resources=replace(spec.resources, **resources), limits=replace(spec.limits, **limits))
 
 

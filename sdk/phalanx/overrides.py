@@ -37,10 +37,11 @@ class CallOptions(TypedDict, total=False):
     gpu: str | None
     startup_timeout: Duration
     grace: Duration
+    hold_on_failure: Duration | None
 
 
 _OF_THE_CALL = ("timeout", "retries", "retry_on", "deadline", "idempotency_key", "webhook")
-_OF_THE_GANG = ("gpus", "gpu", "startup_timeout", "grace")
+_OF_THE_GANG = ("gpus", "gpu", "startup_timeout", "grace", "hold_on_failure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

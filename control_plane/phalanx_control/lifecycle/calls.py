@@ -95,7 +95,17 @@ def finished(draft: Draft, said: AgentSaid, message: CallFinished) -> None:
         _cancelled_by_agent(draft, call, message)
     else:
         _failed(draft, call, said, message)
+        _hold(draft, call)
     _end_used_up(draft, call)
+
+
+def _hold(draft: Draft, call: Call) -> None:
+    """Its gang takes no calls any more while its agents keep it for people; not where the call is tried again."""
+    gang = draft.gang(call.gang_id)
+    if gang is None or gang.state not in queries.WARM or not draft.spec(call.function_id).limits.hold_on_failure_s:
+        return
+    over = draft.call(call.id).state.terminal
+    gangs.drain(draft, gang.id, f"call {call.id} {'failed' if over else 'is tried again'}", calls_finish=over)
 
 
 def _end_used_up(draft: Draft, call: Call) -> None:

@@ -117,11 +117,16 @@ def _check_id(call_id: str) -> None:
 def cancel(draft: Draft, command: Cancel) -> None:
     """Cancels at once what has not begun, asks the agent to otherwise, and so for every call made from inside it.
 
-    Idempotent in every state. Raises NotFoundError for a call that does not exist in the caller's workspace.
+    Of a call that failed it releases the gang, where that is held. Idempotent in every state.
+
+    Raises NotFoundError for a call that does not exist in the caller's workspace.
     """
     call = draft.state.calls.get(command.call_id)
     if call is None or call.owner.workspace != command.owner.workspace:
         raise NotFoundError(f"no call {command.call_id} in workspace {command.owner.workspace}")
+    held = queries.held_gang(draft.state, call)
+    if held is not None:
+        gangs.drain(draft, held.id, f"released by {command.owner.user}")
     if call.state.terminal or call.state is CallState.CANCELLING:
         return
     for each in queries.with_descendants(draft.state, call):

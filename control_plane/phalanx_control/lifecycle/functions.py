@@ -20,6 +20,7 @@ def _register(draft: Draft, owner: Owner, spec: FunctionSpec) -> str:
     if key not in draft.state.functions:
         if draft.now.schema < events.since_of_spec(spec):
             says = f"names node {spec.resources.node!r}" if spec.resources.node else "says how it is tried again"
+            says = "is held on failure" if spec.limits.hold_on_failure_s else says
             raise VersionError(
                 f"{spec.name} {says}, which an older replica of this cell does not keep to",
                 hint="upgrade all replicas first",

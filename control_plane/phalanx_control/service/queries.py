@@ -23,7 +23,7 @@ from phalanx_control.service.explaining import of_ended, of_living
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.state.commands import Submit
 from phalanx_control.state.model import App, Call, Function, Gang, Node, State
-from phalanx_control.state.queries import children_of, key_name, with_lines
+from phalanx_control.state.queries import children_of, held_gang, key_name, with_lines
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -203,7 +203,7 @@ class Queries:
         for call in children_of(self._state, parent) if parent else self._state.calls.values():
             if call.owner.workspace != workspace or (state and call.state != state):
                 continue
-            if call.state.terminal and not ended_too and not state:
+            if call.state.terminal and not ended_too and not state and held_gang(self._state, call) is None:
                 continue
             if function and not self._is_of(call.function_id, function):
                 continue

@@ -17,7 +17,7 @@ from phalanx_control.service.parts import Parts
 from phalanx_control.service.queries import require_call_id
 from phalanx_control.service.submit import digest_of
 from phalanx_control.state.commands import Cancel, DeployApp, RegisterFunction, Submit
-from phalanx_control.state.queries import function_key
+from phalanx_control.state.queries import function_key, held_gang
 from phalanx_proto.v1 import agent_pb2, common_pb2, control_pb2, control_pb2_grpc
 
 
@@ -125,7 +125,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
     async def CancelCall(self, request: control_pb2.CallId, context: Any) -> control_pb2.CallView:
         require_call_id(request.call_id)
         found = await self._queries.find(request.call_id)
-        if not found.call.state.terminal:
+        if not found.call.state.terminal or held_gang(found.state, found.call) is not None:
             await self._controller.execute(Cancel(call_id=found.call.id, owner=caller().owner))
             found = await self._queries.find(found.call.id)
         return wire.to_proto(await self._follower.view(found))

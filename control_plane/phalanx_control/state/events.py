@@ -423,6 +423,8 @@ STREAMS_SCHEMA = 6
 FRESH_SCHEMA = 6
 """Since when a function may ask for a gang of its own for each call."""
 
+HOLD_SCHEMA = 7
+"""Since when a function may have its gang held after a failure."""
 WEBHOOK_SCHEMA = 7
 """Since when somebody may be told of the end of a call."""
 
@@ -443,6 +445,8 @@ def since(event: AnyEvent) -> int:
 
 def since_of_spec(spec: FunctionSpec) -> int:
     """Returns the schema version that a reader of a function must know, so that it keeps to it."""
+    if spec.limits.hold_on_failure_s:
+        return HOLD_SCHEMA
     if spec.webhook:
         return WEBHOOK_SCHEMA
     if spec.streams:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from msgspec import structs
 
 from phalanx.core.spec import FunctionSpec
-from phalanx.core.states import GangState, GpuState
+from phalanx.core.states import CallState, GangState, GpuState
 from phalanx_control.state import ordered
 from phalanx_control.state.model import Call, Function, Gang, KeyUse, LedgerLine, MemberState, Node, State
 
@@ -108,6 +108,13 @@ def gangs_on(state: State, node_id: str) -> tuple[Gang, ...]:
 def holds(gang: Gang, node_id: str) -> bool:
     """Says whether the gang has a member on the node that has not ended."""
     return any(m.member.node_id == node_id and not m.ended for m in gang.members)
+
+
+def held_gang(state: State, call: Call) -> Gang | None:
+    """Returns the gang that is kept after the call's failure, for people to look at."""
+    gang = state.gangs.get(call.gang_id) if call.state in (CallState.FAILED, CallState.TIMED_OUT) else None
+    kept = gang is not None and gang.state is GangState.DRAINING and gang.drain
+    return gang if kept and state.functions[call.function_id].spec.limits.hold_on_failure_s else None
 
 
 def member_on(gang: Gang, node_id: str) -> MemberState | None:

@@ -14,6 +14,7 @@ from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx_agent.dataplane.facts import GangSpec, KeeperAttached, KeeperEnded, KeeperStuck, PlaneEvent, RankSaid
 from phalanx_agent.dataplane.failures import error_from_meta, infrastructure
+from phalanx_agent.dataplane.held import Held
 from phalanx_agent.dataplane.links import KeeperLink
 from phalanx_agent.dataplane.looks import Looks
 from phalanx_agent.dataplane.loop import Loop, now_ns
@@ -57,6 +58,7 @@ class Gang:
             on_frame=self._keeper_said,
             on_lost=self._keeper_lost,
         )
+        self.held = Held()
         self.looks = Looks(self.keeper)
         self.terminals = Terminals(self.keeper)
 
@@ -89,8 +91,9 @@ class Gang:
         self.stop_local(reason, grace_ms)
 
     def drain(self, reason: str, grace_ms: int) -> None:
-        """Lets what runs finish, then stops."""
-        self.stop_all(reason, grace_ms)
+        """Lets what runs finish, then stops; a gang that is held goes on being held."""
+        if not self.held:
+            self.stop_all(reason, grace_ms)
 
     def blame(self, reason: str) -> None:
         """A local GPU of the gang has failed: that explains failures of its ranks."""
@@ -141,7 +144,7 @@ class Gang:
     def _state(self, frame: Frame) -> None:
         self.state = frame
         meta = frame.meta
-        self.debug, self.paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
+        self._look_at_pause(meta)
         self.emit(
             KeeperAttached(
                 gang_id=self.spec.gang_id,
@@ -161,8 +164,8 @@ class Gang:
         self.touched_ns = now_ns()
         event = str(meta.get("event", ""))
         if event == "paused":
-            self.debug, self.paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
-            event = "debug" if self.debug else "resumed"
+            self._look_at_pause(meta)
+            event = "debug" if self.debug or self.held else "resumed"
         if meta.get("event") == "stalled":
             self.stall = str(meta.get("reason", ""))
         elif meta.get("event") == "slow":
@@ -182,6 +185,15 @@ class Gang:
                 )
             )
         self.on_rank(frame)
+
+    def _look_at_pause(self, meta: dict[str, Any]) -> None:
+        self.debug, self.paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
+        if meta.get("held"):
+            self.held = Held.of(meta)
+            self.on_held()
+
+    def on_held(self) -> None:
+        """The gang takes no calls any more, and stays until it is stopped or ends by itself."""
 
     def _ended(self, frame: Frame) -> None:
         if self.ended:

@@ -15,7 +15,7 @@ from phalanx.core.frames import LANE_BITS, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Outcome
-from phalanx_agent.dataplane import debugging, telling
+from phalanx_agent.dataplane import debugging, held, telling
 from phalanx_agent.dataplane.admission import WINDOW, AdmissionQueue, retry_ms
 from phalanx_agent.dataplane.bodies import OWN_SLOT
 from phalanx_agent.dataplane.calljournal import CallJournal, open_calls
@@ -167,7 +167,7 @@ class LeadGang(Gang):
             record = self.queue.pop()
             if record is not None:
                 self._hand_over(record)
-        if self._drain is not None and not self.sent and not self.lanes and not self.stopping:
+        if self._drain is not None and not self.sent and not self.lanes and not self.stopping and not self.held:
             self.stop_all(*self._drain)
 
     def _hand_over(self, record: CallRecord) -> None:
@@ -182,34 +182,21 @@ class LeadGang(Gang):
         if len(self._links) > 1:
             self.replies[record.id] = Replies(len(self._links))
         flags = record.lane << LANE_BITS
-        frame = Frame(Kind.CALL, record.id, self._call_meta(record), record.body, flags, record.fds)
+        frame = Frame(Kind.CALL, record.id, telling.call_meta(self, record), record.body, flags, record.fds)
         for link in self._links:
             link.send(frame)
         record.body = b""
         close_fds(record.fds)
         record.fds = []
 
-    def _call_meta(self, record: CallRecord) -> dict[str, Any]:
-        meta: dict[str, Any] = {}
-        if record.attempt != 1:
-            meta["attempt"] = record.attempt
-        timeout_ms = self._timeout_ms(record)
-        if timeout_ms:
-            meta["timeout_ms"] = timeout_ms
-        if record.fds:
-            meta["fds"] = record.fds_meta
-        if self.spec.streams and record.client is None:
-            meta["held"] = True
-        return meta
-
-    def _timeout_ms(self, record: CallRecord) -> int:
+    def timeout_ms(self, record: CallRecord) -> int:
         return record.timeout_ms or self.spec.timeout_ms
 
     def _report(self, record: CallRecord) -> None:
         """Makes it a logged call: the control plane hears that it runs."""
         record.reported = True
         self.journal.opened(record)
-        self.emit(telling.began(record, gang_id=self.spec.gang_id, timeout_ms=self._timeout_ms(record)))
+        self.emit(telling.began(record, gang_id=self.spec.gang_id, timeout_ms=self.timeout_ms(record)))
 
     # ---- from the ranks ----
 
@@ -268,7 +255,9 @@ class LeadGang(Gang):
         if frame.kind is Kind.RESULT:
             self.streams.ended(node, frame)
         replies.add(node, frame, now_ns(), self._links[node].node_id)
-        if replies.failed:
+        if frame.meta.get("held"):
+            held.hold_others(self._links, node, frame)
+        elif replies.failed and not self.held:
             self.stop_all("a rank failed", 0 if replies.outcome is Outcome.FAILED else self.spec.grace_ms)
         self._settle(record, replies)
 
@@ -305,6 +294,8 @@ class LeadGang(Gang):
         now = now_ns()
         outcome = self.streams.as_ended(record, outcome)
         was_sent = record.step is Step.SENT
+        if self.held and not record.reported:
+            self._report(record)  # whoever looks at the gang asks for it by this call
         if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
             outcome.meta["outcome"] = record.cancel_reason  # whatever its ranks raised: it was told to end
         released = outcome.meta.get("released")
@@ -353,6 +344,10 @@ class LeadGang(Gang):
         self._turn_all_away("the gang is draining")
         self.lanes.close_all()
         self._pump()
+
+    def on_held(self) -> None:
+        self.queue.draining = True
+        self._turn_all_away("the gang is held")
 
     def on_ended(self, frame: Frame, error: ErrorInfo) -> None:
         lost = bool(frame.meta.get("lost"))
@@ -438,7 +433,7 @@ class LeadGang(Gang):
         age_ms = (now - head.running_ns) / 1e6
         if head.began and not head.reported and age_ms >= REPORT_AFTER_MS:
             self._report(head)
-        timeout_ms = self._timeout_ms(head)
+        timeout_ms = self.timeout_ms(head)
         if timeout_ms and not self.debug and age_ms >= timeout_ms + self.paused_ms + _KEEPERS_OWN_MS:
             self._cancel_running(head, "timed_out", self.spec.grace_ms)
         if head.cancel_by_ns and now > head.cancel_by_ns:

@@ -42,7 +42,9 @@ class MemberGang(Gang):
 
     def lead_said(self, frame: Frame) -> None:
         """Passes a frame of the lead on to the keeper."""
-        if frame.kind is Kind.STOP:
+        if frame.kind is Kind.STOP and frame.meta.get("hold"):
+            self.keeper.send(frame)
+        elif frame.kind is Kind.STOP:
             self.stop_local(str(frame.meta.get("reason", "")), int(frame.meta.get("grace_ms", 0)))
         elif frame.kind is Kind.CALL and frame.id in self._unacknowledged:
             self._to_lead(self._unacknowledged[frame.id])

@@ -1,8 +1,8 @@
-"""What the control plane is told of one call, made from its record, and of a gang's queue."""
+"""What keepers and the control plane are told of one call, made from its record, and of a gang's queue."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx_agent.dataplane.calls import CallRecord, Origin
 from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway, GangSnapshot
@@ -26,6 +26,21 @@ def began(record: CallRecord, *, gang_id: str, timeout_ms: int) -> CallBegan:
     )
 
 
+def call_meta(gang: LeadGang, record: CallRecord) -> dict[str, Any]:
+    """Returns the meta of a CALL to the keepers."""
+    meta: dict[str, Any] = {}
+    if record.attempt != 1:
+        meta["attempt"] = record.attempt
+    timeout_ms = gang.timeout_ms(record)
+    if timeout_ms:
+        meta["timeout_ms"] = timeout_ms
+    if record.fds:
+        meta["fds"] = record.fds_meta
+    if gang.spec.streams and record.client is None:
+        meta["held"] = True
+    return meta
+
+
 def turned_away(record: CallRecord, *, gang_id: str, reason: str) -> CallTurnedAway:
     """The gang did not take it, and nothing ran."""
     return CallTurnedAway(
@@ -44,9 +59,9 @@ def snapshot(gang: LeadGang) -> GangSnapshot:
         idle_ms=idle,
         p95_wait_ms=int(waits[int(len(waits) * 0.95)]) if waits else 0,
         step=gang.step,
-        debug=bool(gang.debug),
+        debug=bool(gang.debug or gang.held),
         paused_ms=gang.paused_ms,
-        stall=gang.debug or gang.stall or gang.slow,
+        stall=gang.held.text or gang.debug or gang.stall or gang.slow,
         busy_ms=gang.keeper.busy_ms,
         call_ids=tuple(r.call_id for r in gang.table.records() if r.logged),
     )

@@ -42,7 +42,10 @@ def fail_running(gang: Gang, now: int) -> None:
     if running is not None:
         watching.write_report(gang, running)
         states, busy_ms = gang.judging.states, gang.busy_ms(now)
-        gang.finished(running.id, telling.failure_at_end(running.id, gang.why, gang.config, busy_ms, states))
+        failure = telling.failure_at_end(running.id, gang.why, gang.config, busy_ms, states)
+        if gang.holding.on:
+            failure.meta["held"] = True
+        gang.finished(running.id, failure)
 
 
 def fail_queued(gang: Gang) -> None:

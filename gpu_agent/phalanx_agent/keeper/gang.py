@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.core.clock import Clock
-from phalanx.core.collectives import RankState
 from phalanx.core.frames import LANE_BITS, NO_ID, Frame, Kind
-from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import bodies, closing, telling, watching
+from phalanx_agent.keeper import bodies, closing, reasons, telling, watching
 from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
 from phalanx_agent.keeper.calls import Outcome as Finished
@@ -28,6 +26,7 @@ from phalanx_agent.keeper.deaths import Deaths
 from phalanx_agent.keeper.debugging import Debugging
 from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.hang import HangWatch
+from phalanx_agent.keeper.holding import Holding
 from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.lanes import Lanes
 from phalanx_agent.keeper.leftovers import Leftovers
@@ -82,11 +81,13 @@ class Gang:
     judging: Judge = field(init=False)
     hang: HangWatch = field(init=False)
     debugging: Debugging = field(init=False)
+    holding: Holding = field(init=False)
     terminals: Terminals = field(init=False)
     steps: StepWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, self.tell)
+        self.holding = Holding(self)
         self.debugging = watching.debugging_of(self)
         self.terminals = watching.terminals_of(self)
         self.deaths = watching.deaths_of(self)
@@ -141,7 +142,8 @@ class Gang:
             case Kind.CANCEL:
                 self._cancel(frame)
             case Kind.STOP:
-                self.stop(str(frame.meta.get("reason", "")), int(frame.meta.get("grace_ms", 0)))
+                hold = bytes.fromhex(str(frame.meta.get("hold", "")))
+                self.stop(str(frame.meta.get("reason", "")), int(frame.meta.get("grace_ms", 0)), hold)
             case Kind.RELEASE:
                 self._release_results(frame.id)
             case Kind.LANE:
@@ -160,15 +162,18 @@ class Gang:
                 self.debugging.elsewhere(frame)
             case Kind.PING:
                 self.tell(Frame(Kind.PONG, frame.id))
-                if self.why is None:
+                if not self.ending.begun:
                     self.absence.heard()
             case _:
                 close_fds(frame.fds)
 
-    def stop(self, reason: str, grace_ms: int) -> None:
-        """Ends the gang as asked. A call that runs fails with the reason as its cause where that is one."""
+    def stop(self, reason: str, grace_ms: int, hold: bytes = b"") -> None:
+        """Ends the gang as asked, or holds it for a call. One that runs fails with the reason as its cause where that
+        is one."""
+        if hold and self.holding.on:
+            return
         cause = Cause(reason) if reason in list(Cause) else Cause.INFRASTRUCTURE
-        why = Why(reason or "stopped", cause=cause)
+        why = Why(reason or "stopped", cause=cause, hold=hold)
         if grace_ms or self.book.running is None or self.judging.deciding or self.ending.begun:
             self.end(why, grace_ms)
         else:
@@ -184,7 +189,7 @@ class Gang:
             close_fds(frame.fds)
             if done is not None:
                 self.tell(done.frame)
-        elif self.ended is not None:
+        elif self.ended is not None or self.holding.on:
             closing.fail_queued(self)
         else:
             self._hand_over()
@@ -259,10 +264,6 @@ class Gang:
         """Nothing goes on; "": it does again."""
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "stalled", "reason": reason}))
 
-    def hung(self, error: ErrorInfo, states: list[RankState]) -> None:
-        self.judging.states = states
-        self.end(Why("hang", error=error, cause=error.cause), 0)
-
     def _interrupt(self, outcome: Outcome, grace_ms: int) -> None:
         error = telling.ended_by(outcome, "while it ran", self.config.node_id)
         self.end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
@@ -270,6 +271,7 @@ class Gang:
     def _replied(self, rank: RankProcess, frame: Frame) -> None:
         running = self.book.running
         if running is None or frame.id != running.id:
+            self.holding.heard(rank.rank, frame)
             close_fds(frame.fds)
             return
         self.debugging.goes_on(rank.rank)
@@ -290,7 +292,7 @@ class Gang:
     def _complete(self) -> None:
         if not self.book.failures():
             self._succeed()
-        elif self.config.world_size == 1 and not any(r.exits for r in self.ranks):
+        elif self.config.world_size == 1 and not any(r.exits for r in self.ranks) and not self.holding.wanted_ms:
             self._fail_and_stay()
         else:
             self.judge()
@@ -336,6 +338,11 @@ class Gang:
         assert self.book.running is not None
         replies = sorted(self.book.replies.values(), key=lambda r: r.rank)
         return self.book.running, replies, self.clock.monotonic_ms()
+
+    @property
+    def looked_at(self) -> bytes:
+        """The call that runs, or for whose failure the gang is held; empty: none."""
+        return self.book.running.id if self.book.running is not None else self.holding.call
 
     def busy_ms(self, now: int) -> int:
         """How long the call has run, waiting for people left out."""
@@ -408,7 +415,7 @@ class Gang:
             self.debugging.heard(rank.rank, frame)
             return
         if event == "leaves":
-            self._leaves(rank, str(frame.meta.get("because", "")))
+            reasons.leaves(self, rank, str(frame.meta.get("because", "")))
             return
         now = self.clock.monotonic_ms()
         if event == "started":
@@ -426,21 +433,6 @@ class Gang:
         if event == "ready" and all(r.ready for r in self.ranks) and self.phase == "starting":
             self._all_ready(now)
 
-    def _leaves(self, rank: RankProcess, because: str) -> None:
-        """The rank begins no other call: a SIGTERM that nobody asked for, or ``because``. A single rank's goes back."""
-        if self.ending.begun:
-            return
-        rank.exits = True
-        running = self.book.running
-        if running is not None and self.config.world_size == 1:
-            self.book.give_back()
-            self.memory.forget_call(running.id)
-        if because:
-            self.end(Why(because), int(self.config.function.limits.grace_s * 1000))
-            return
-        self.evidence.add_failure(telling.terminated(rank.rank, "between calls", self.config.node_id))
-        self.judging.now()
-
     def _all_ready(self, now: int) -> None:
         self.loop.cancel("startup")
         self.ready_ms = now
@@ -449,16 +441,14 @@ class Gang:
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "ready", "backend": self.backend, "pids": pids}))
         self._hand_over()
 
-    def startup_timed_out(self) -> None:
-        late = [r.rank for r in self.ranks if not r.ready]
-        self.end(telling.late_start(late, self.config), 0)
-
     # ---- deaths and the end ----
 
     def reap(self) -> None:
         self.deaths.collect()
         if self.ending.begun:
             self.ending.rank_gone()
+        else:
+            self.holding.rank_gone()
 
     def judge(self) -> None:
         """Something failed: waits a little for a better explanation than a victim's, then ends the gang."""
@@ -469,18 +459,14 @@ class Gang:
             return "before returning a result"
         return "before it was ready" if self.phase == "starting" else "between calls"
 
-    def abandoned(self, grace_ms: int) -> None:
-        """No agent came back."""
-        text = f"no agent was there for {grace_ms} ms (disconnect_grace)"
-        self.end(Why("no agent", error=ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text)), 1000)
-
     def end(self, why: Why, grace_ms: int) -> None:
         if self.ended is not None or self.judging.deciding:
             return
-        if self.why is None:
-            self.why = why
-            self.counters.enter(Phase.TEARDOWN, self.clock.monotonic_ms())
-            self.absence.over()
+        if self.why is None and self.holding.takes(why):
+            return
+        self.why = self.why or why
+        self.counters.enter(Phase.TEARDOWN, self.clock.monotonic_ms())
+        self.absence.over()
         self.freeze()
         self.lanes.close_all()
         self.ending.begin(grace_ms)
@@ -490,6 +476,7 @@ class Gang:
         self.phase = "ending"
         self.hang.end()
         self.loop.cancel("debug wait")
+        self.loop.cancel("hold")
         self.steps.end()
         for name in ("startup", "started", "timeout", "others", LEFT):
             self.loop.cancel(name)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from phalanx.core.clock import Clock, SystemClock
 from phalanx.core.states import Phase
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import namespaces
+from phalanx_agent.keeper import namespaces, reasons
 from phalanx_agent.keeper.absence import Absence
 from phalanx_agent.keeper.agent import SOCKET_NAME, AgentLink, listen
 from phalanx_agent.keeper.calls import CallBook
@@ -157,7 +157,7 @@ class _Keeper:
             counters=counters,
             book=CallBook(len(ranks)),
             evidence=Evidence(setup.config.node_id),
-            absence=Absence(loop, self._clock, grace_ms, lambda ms: gang.abandoned(ms), self._leave),  # noqa: PLW0108
+            absence=Absence(loop, self._clock, grace_ms, lambda ms: reasons.abandoned(gang, ms), self._leave),
         )
         link = AgentLink(loop, listener, on_attach=gang.attached, on_frame=gang.from_agent, on_gone=gang.agent_gone)
         return link, gang
@@ -171,7 +171,7 @@ class _Keeper:
                 loop.watch(pipe.fd, lambda _, p=pipe: _pipe(gang, p), first=True)
         if limits.startup_timeout_s:
             deadline = self._clock.monotonic_ms() + int(limits.startup_timeout_s * 1000)
-            loop.at("startup", deadline, gang.startup_timed_out)
+            loop.at("startup", deadline, lambda: reasons.late(gang))
         gang.reap()
 
     def _leave(self) -> None:

@@ -32,6 +32,8 @@ class Why:
     pickled: bytes = b""
     cause: Cause = Cause.INFRASTRUCTURE
     peer: bool = False
+    hold: bytes = b""
+    """The call for whose failure the gang is held, where another node wants that."""
 
 
 def failure_of_rank(frame: Frame, *, asked: bool) -> Failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phalanx_agent.keeper import failure_report, pausing, telling
+from phalanx_agent.keeper import failure_report, pausing, reasons, telling
 from phalanx_agent.keeper.calls import QueuedCall
 from phalanx_agent.keeper.deaths import Deaths
 from phalanx_agent.keeper.debugging import Debugging
@@ -33,6 +33,8 @@ def looker_of(gang: Gang) -> Looker:
 
 def _replied(gang: Gang) -> dict[int, bool]:
     """Which ranks run no user code, and whether they ended well. Other nodes' may still run the last call."""
+    if gang.holding.on:
+        return gang.holding.replied
     if gang.book.running is None:
         return {r.rank: True for r in gang.ranks if r.ready}
     return {rank: reply.ok for rank, reply in gang.book.replies.items()}
@@ -48,7 +50,7 @@ def judge_of(gang: Gang, looker: Looker) -> Judge:
         looker=looker,
         during=gang.during,
         met=lambda: gang.phase != "starting",
-        ended=lambda: gang.ending.begun,
+        ended=lambda: gang.ending.begun or gang.holding.on,
         freeze=gang.freeze,
         end=gang.end,
     )
@@ -62,10 +64,10 @@ def hang_watch_of(gang: Gang, looker: Looker) -> HangWatch:
         looker=looker,
         output=lambda: gang.spool.written + gang.streams.signs,
         tell=gang.tell,
-        running=lambda: gang.book.running.id.hex() if gang.book.running else "",
+        running=lambda: gang.looked_at.hex(),  # noqa: PLW0108  it is another one each time
         stalled=gang.stalled,
         note=lambda text: gang.spool.note(gang.ranks[0].rank, text),
-        hung=gang.hung,
+        hung=lambda error, states: reasons.hung(gang, error, states),
     )
 
 
@@ -97,7 +99,7 @@ def debugging_of(gang: Gang) -> Debugging:
         loop=gang.loop,
         clock=gang.clock,
         node_id=gang.config.node_id,
-        running=lambda: gang.book.running.id if gang.book.running else b"",
+        running=lambda: gang.looked_at,
         tell=gang.tell,
         paused=lambda paused: pausing.pause(gang, paused),
         attached=lambda: gang.terminals.attached(),  # noqa: PLW0108  made below
@@ -146,6 +148,7 @@ def state_of(gang: Gang) -> dict[str, Any]:
         "backend": gang.backend,
         "straight": True,
         **gang.debugging.meta(),
+        **gang.holding.meta(),
         "counters": gang.counters.snapshot(gang.clock.monotonic_ms(), ended=gang.ended is not None),
         **telling.known_calls(gang.book),
     }

@@ -22,7 +22,7 @@ class Resources(_message.Message):
     def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying", "hang_timeout_s")
+    __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying", "hang_timeout_s", "hold_on_failure_s")
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     STARTUP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Limits(_message.Message):
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     RETRYING_FIELD_NUMBER: _ClassVar[int]
     HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    HOLD_ON_FAILURE_S_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     startup_timeout_s: float
     grace_s: float
@@ -39,7 +40,8 @@ class Limits(_message.Message):
     retries: int
     retrying: Retrying
     hang_timeout_s: float
-    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., hang_timeout_s: _Optional[float] = ...) -> None: ...
+    hold_on_failure_s: float
+    def __init__(self, timeout_s: _Optional[float] = ..., startup_timeout_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., disconnect_grace_s: _Optional[float] = ..., scaledown_window_s: _Optional[float] = ..., retries: _Optional[int] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., hang_timeout_s: _Optional[float] = ..., hold_on_failure_s: _Optional[float] = ...) -> None: ...
 
 class Retrying(_message.Message):
     __slots__ = ("backoff", "initial_delay_s", "max_delay_s", "retry_on")

@@ -36,6 +36,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("steps", "How long the ranks' steps take, and which rank is slow."),
             ("attach", "Debug a rank that waits at a breakpoint."),
             ("shell", "A shell beside a rank of a running call."),
+            ("release", "End a gang that is held after its call's failure."),
             ("report", "What is known of a call that failed."),
             ("replay", "Run a call again on this machine."),
             ("explain", "Why a call or gang stands where it stands, and what its ranks got."),

@@ -29,7 +29,7 @@ def stage_of(view: CallView) -> Stage:
         return Stage(view.state, _queued(view))
     if state is CallState.ASSIGNED:
         return Stage(view.state, f"{_assigned(view)}{_attempt(view)}")
-    if state is CallState.RUNNING and view.phase == "debug":
+    if view.phase == "debug":
         return Stage(view.state, view.reason)
     if state is CallState.RUNNING:
         return Stage(view.state, f"running{_step(view)}{_attempt(view)}")

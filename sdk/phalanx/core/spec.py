@@ -103,6 +103,7 @@ _TIME_LIMITS = (
     "disconnect_grace_s",
     "scaledown_window_s",
     "hang_timeout_s",
+    "hold_on_failure_s",
 )
 
 
@@ -119,6 +120,8 @@ class Limits:
     retrying: Retrying = field(default_factory=Retrying)
     hang_timeout_s: float = 0
     """How long nothing of a call may go on before its gang is ended."""
+    hold_on_failure_s: float = 0
+    """How long the gang of a call that failed is kept for people to look at."""
 
     def __post_init__(self) -> None:
         _as_floats(self, *_TIME_LIMITS)
@@ -204,8 +207,9 @@ class FunctionSpec:
             del values["resources"]["node"]
         if self.limits.retrying == Retrying():
             del values["limits"]["retrying"]
-        if not self.limits.hang_timeout_s:
-            del values["limits"]["hang_timeout_s"]
+        for name in ("hang_timeout_s", "hold_on_failure_s"):
+            if not values["limits"][name]:
+                del values["limits"][name]
         for name in ("streams", "fresh"):
             if not values[name]:
                 del values[name]

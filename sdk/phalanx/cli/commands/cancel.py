@@ -53,6 +53,8 @@ def _cancel_map(session: Session, client: Client, map_id: str, *, wait: bool) ->
 def _outcome(screen: Screen, before: CallView, view: CallView) -> str:
     """The state; of a call that cancelling came too late for, that it was so: a bare "succeeded" would mislead."""
     state = CallState(view.state)
+    if state.terminal and before.phase == "debug":
+        return "released"
     if CallState(before.state).terminal or (state.terminal and state != CallState.CANCELLED):
         return f"had ended already: {view.state}"
     return screen.state(view.state)
