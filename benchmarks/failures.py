@@ -1,5 +1,7 @@
 """How long failures take: a rank's death until the caller is told and all ranks are gone, a cancel until they are.
 
+And how long a look at all ranks' stacks takes while one of them holds its interpreter, which must not end its call.
+
     python -m benchmarks.failures [--rounds 20] [--json benchmarks/failures.json]
 
 Four ranks in an all-reduce without end, each round on a gang of its own, on the configured or the embedded cluster.
@@ -20,9 +22,13 @@ from typing import Any
 
 import phalanx
 from benchmarks.report import Row, machine, p99, table, write
+from phalanx import connection
+from phalanx.core.collectives import describe
+from phalanx.ranks_now import ranks_now
 
 RANKS = 4
 LOOK_EVERY_S = 0.002
+HELD = 200_000_000
 
 
 @phalanx.gpu_function(gpus=RANKS, scaledown_window=1, grace=1)
@@ -33,6 +39,43 @@ def reduce_forever() -> None:
     tensor = torch.ones(1024)
     while True:
         dist.all_reduce(tensor)
+
+
+@phalanx.gpu_function(gpus=RANKS, scaledown_window=1, grace=1)
+def hold_the_interpreter(seconds: int) -> str:
+    """Rank 1 computes inside C, for seconds at a time, and none of its other threads runs; the others wait for it."""
+    import itertools
+
+    import torch
+    import torch.distributed as dist
+
+    until = time.monotonic() + seconds
+    while phalanx.current().rank == 1 and time.monotonic() < until:
+        sum(itertools.repeat(1, HELD))
+    dist.all_reduce(torch.ones(1))
+    return "not ended"
+
+
+def measure_looks(looks: int) -> list[float]:
+    """Returns seconds of each look that found rank 1 silent. Raises CallError where it is taken for dead."""
+    call = hold_the_interpreter.spawn(3 * looks + 5)
+    client = connection.connect()
+    while call.status().state != "running":
+        time.sleep(0.05)
+    time.sleep(1)
+    found: list[float] = []
+    for _ in range(looks):
+        began = time.perf_counter()
+        states = ranks_now(client, call.id)
+        took = time.perf_counter() - began
+        if [s.rank for s in states if s.places] != list(range(RANKS)):
+            raise RuntimeError(f"the look had not every rank's stack: {describe(states)}")
+        if not states[1].answered:
+            found.append(took)
+        time.sleep(1)
+    if call.get() != "not ended":
+        raise RuntimeError("the call came back with something else")
+    return found
 
 
 def started() -> tuple[phalanx.Call[Any], list[int]]:
@@ -101,6 +144,7 @@ def main() -> None:
         _row("rank killed → caller told, p99", [told for told, _ in deaths], aim=1, figure=p99),
         _row("rank killed → all ranks dead, p99", [dead for _, dead in deaths], aim=1, figure=p99),
         _row("cancel → processes gone, p50", cancels, aim=0.3, figure=statistics.median),
+        _row("all stacks, one rank holds its interpreter, p99", measure_looks(args.rounds), aim=2, figure=p99),
     ]
     print(machine())
     print(table([row for row, _ in rows]))
