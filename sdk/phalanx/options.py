@@ -57,7 +57,7 @@ def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> Fu
             hint="leave retries out",
         )
     return FunctionSpec(
-        name=options.name or default_name(func),
+        name=default_name(func) if options.name is None else options.name,
         module=getattr(func, "__module__", None) or "",
         app=app,
         resources=_resources(options),
