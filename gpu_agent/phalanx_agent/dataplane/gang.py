@@ -44,8 +44,9 @@ class Gang:
         self.stall = ""
         self.slow = ""
         self.debug = ""
-        """Whom its ranks wait for, while they do; ``paused_ms``: how long its call's time has stood still."""
-        self.paused_ms = 0
+        """Whom its ranks wait for, while they do."""
+        self._paused_ms = 0
+        self._paused_since_ns = 0
         self.touched_ns = now_ns()
         self.state: Frame | None = None
         self._end_to_tell: KeeperEnded | None = None
@@ -187,10 +188,17 @@ class Gang:
         self.on_rank(frame)
 
     def _look_at_pause(self, meta: dict[str, Any]) -> None:
-        self.debug, self.paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
+        self.debug, self._paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
+        self._paused_since_ns = now_ns() if self.debug else 0
         if meta.get("held"):
             self.held = Held.of(meta)
             self.on_held()
+
+    @property
+    def paused_ms(self) -> int:
+        """How long its call's time has stood still so far."""
+        since_ns = self._paused_since_ns
+        return self._paused_ms + ((now_ns() - since_ns) // 1_000_000 if since_ns else 0)
 
     def on_held(self) -> None:
         """The gang takes no calls any more, and stays until it is stopped or ends by itself."""

@@ -100,7 +100,7 @@ class Seat:
             yield
             return
         before = termios.tcgetattr(_STDIN)
-        tty.setraw(_STDIN)
+        tty.setraw(_STDIN, termios.TCSADRAIN)  # what was typed ahead is kept
         try:
             yield
         finally:
