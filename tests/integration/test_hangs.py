@@ -67,7 +67,7 @@ def test_the_culprits_of_three_gangs_drawn_at_random_are_named_or_nobody() -> No
 
 
 def test_a_stall_is_told_before_it_is_ended_and_the_stacks_can_be_seen(cluster: Cluster) -> None:
-    function = phalanx.gpu_function(gpus=4, nodes=2, hang_timeout=12, grace=1)(go_wrong)
+    function = phalanx.gpu_function(gpus=4, nodes=2, hang_timeout=16, grace=1)(go_wrong)
     call = function.spawn(1, "hang", 2, 5, "all_reduce")
     wait_until(lambda: "no progress for" in call.status().reason, "the stall is told", 30)
     reason = call.status().reason
@@ -80,6 +80,7 @@ def test_a_stall_is_told_before_it_is_ended_and_the_stacks_can_be_seen(cluster: 
     assert shown.stdout.count("tests/support/gang_table.py") == 3
     assert "phalanx_agent" not in shown.stdout
     one = gpuctl(cluster, "stack", call.id, "--rank", "1", "--json")
+    assert one.returncode == 0, one.stderr
     assert json.loads(one.stdout)["rank"] == 1
     assert time.monotonic() - began < 10
     call.cancel()
@@ -117,7 +118,7 @@ def test_the_report_of_a_failed_gang_holds_every_nodes_part(cluster: Cluster, ho
     assert len({r.node_id for r in report.ranks}) == 2
     assert "all_reduce #" in report.ranks[0].collective
     first = report.ranks[0]
-    assert any(p.function == "meet" for p in first.stack) or "in meet" in first.traceback, str(report)
+    assert "gang_table.py" in f"{[p.file for p in first.stack]} {first.traceback}", str(report)
     assert report.rerun.startswith("gpuctl replay c-")
     shown = gpuctl(cluster, "report", call.id)
     assert shown.returncode == 0, shown.stderr
