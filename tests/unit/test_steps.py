@@ -54,7 +54,7 @@ def test_the_rank_that_the_others_wait_for_is_slow_though_all_steps_take_the_sam
     assert slow(rows) == [2]
     assert {round(row.step_ms) for row in rows} == {70}
     assert [round(row.own_ms or 0) for row in rows] == [20, 20, 70, 20]
-    assert slow_text(rows) == "rank 2 is slow: rank 2 on n0, GPU-2 takes 70.1 ms of its own a step, 3.5 x the median"
+    assert slow_text(rows) == "rank 2 on n0, GPU-2, is slow: 70.1 ms of its own a step, 3.5 x the median"
 
 
 def test_the_wait_counts_in_whichever_collective_of_a_step_it_is() -> None:

@@ -158,10 +158,12 @@ def slow_text(rows: Iterable[RankSteps]) -> str:
         return ""
     worst = max(slow, key=lambda row: row.ratio)
     own = "of its own" if worst.own_ms is not None else "by itself"
-    where = f" on {worst.node_id}" + (f", {worst.gpu}" if worst.gpu else "")
-    who = f"{ranks_text([row.rank for row in slow])} {'is' if len(slow) == 1 else 'are'} slow"
     time_ms = worst.own_ms if worst.own_ms is not None else worst.step_ms
-    return f"{who}: rank {worst.rank}{where} takes {time_ms:.3g} ms {own} a step, {worst.ratio:.2g} x the median"
+    where = f"rank {worst.rank} on {worst.node_id}" + (f", {worst.gpu}," if worst.gpu else "")
+    who = (
+        f"{where} is slow" if len(slow) == 1 else f"{ranks_text([r.rank for r in slow])} are slow, most of all {where}"
+    )
+    return f"{who}: {time_ms:.3g} ms {own} a step, {worst.ratio:.2g} x the median"
 
 
 def rows_to_json(rows: Iterable[RankSteps]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from phalanx.core.messages import GpuInfo
 from phalanx.core.steps import SLOW_RATIO, RankSteps, rows_to_json, slow_text
 from phalanx.ranks_now import steps_now
 
-COLUMNS = ("RANK", "NODE", "GPU", "STEP", "OF", "STEP MS", "OWN MS", "RATIO", "", "HEALTH")
+COLUMNS = ("RANK", "NODE", "GPU", "STEP", "STEPS", "STEP MS", "OWN MS", "RATIO", "MARK", "HEALTH")
 _EVERY_S = 2.0
 _EMPTY = "no rank has marked two steps yet: they do with phalanx.current().progress(step)"
 
