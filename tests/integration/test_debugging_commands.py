@@ -17,7 +17,7 @@ from tests.support.cluster import Cluster
 from tests.support.pty import AtTerminal
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 GPUCTL = (sys.executable, "-m", "phalanx.cli.main")
 PROGRAM = """
 import phalanx
