@@ -111,6 +111,8 @@ class Cluster:
     agent_flags: tuple[str, ...] = ()
     simulate: str = ""
     """A preset or a topology file that every node looks like, instead of so many GPUs."""
+    hosts: tuple[str, ...] = ()
+    """Addresses of the agents, where they are not 127.0.0.1, 127.0.0.2 …"""
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     _run: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="px", dir="/tmp")))
     _shm_before: set[str] = field(default_factory=_shared_memory)
@@ -290,7 +292,7 @@ class Cluster:
         return self._server(f"control-{index}", "phalanx_control.main", flags, ("--blobs-shared", *self.control_flags))
 
     def _agent(self, index: int, addresses: str) -> Server:
-        host = f"127.0.0.{index + 1}"
+        host = self.hosts[index] if self.hosts else f"127.0.0.{index + 1}"
         flags = {
             "control": addresses,
             "ca": str(self.ca),
@@ -298,7 +300,7 @@ class Cluster:
             "node-id": f"n{index}",
             "state-dir": str(self.tmp_path / f"agent-{index}"),
             "run-dir": str(self._run / f"a{index}"),
-            "listen": f"{host}:0",
+            "listen": f"[{host}]:0" if ":" in host else f"{host}:0",
             "advertise": host,
             "simulate" if self.simulate else "simulate-gpus": self.simulate or str(self.gpus_per_agent),
         }
