@@ -16,7 +16,7 @@ from phalanx.client import Client
 from phalanx.core.errors import NotFoundError
 from phalanx.core.remote_errors import replay_command
 from phalanx.core.stacks import Place, RankStack, alike, ranks_text
-from phalanx.core.states import CallState, Cause, GangState
+from phalanx.core.states import CallState, Cause, GangState, GpuState
 from phalanx.core.steps import RankSteps, rows_from_json, slow_text
 from phalanx.core.views import CallView, GangView
 from phalanx.logs import read_logs
@@ -194,7 +194,9 @@ def _health(client: Client, gpus: frozenset[str]) -> tuple[str, ...]:
     if not gpus:
         return ()
     infos = [(node.node_id, gpu.info) for node in client.list_nodes() for gpu in node.gpus]
-    return tuple(f"{node} {gpu.uuid}: {gpu.reason}" for node, gpu in infos if gpu.uuid in gpus and gpu.reason)
+    told = [(node, gpu) for node, gpu in infos if gpu.uuid in gpus and gpu.reason]
+    # while one is cleaned its reason is the gang's own end
+    return tuple(f"{node} {gpu.uuid}: {gpu.reason}" for node, gpu in told if gpu.state is not GpuState.CLEANING)
 
 
 def lines_of(report: CallReport) -> list[str]:

@@ -114,6 +114,7 @@ def test_the_report_of_a_failed_gang_holds_every_nodes_part(cluster: Cluster, ho
     report = call.report()
     assert report.culprits == (3,)
     assert report.missing_nodes == ()
+    assert report.health == ()
     assert [r.role for r in report.ranks] == ["victim", "victim", "victim", "culprit"]
     assert len({r.node_id for r in report.ranks}) == 2
     assert "all_reduce #" in report.ranks[0].collective
