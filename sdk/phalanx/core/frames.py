@@ -61,6 +61,9 @@ Either end of a terminal sends at most TERMINAL_WINDOW bytes beyond what the oth
 
 A CALL with ``held`` to a generator function makes nothing before a CREDIT comes. CANCEL with the reason "closed" says
 that the reader has left: RESULT then has ``closed``, unless the generator had ended before.
+
+Where a gang spans nodes its keepers tell the lead more: RESULT has ``seqs``, each rank's number of collectives; FAILURE
+has ``states``, where the ranks stood (`core.collectives`), and ``peer`` where no rank there failed but in collectives.
 """
 
 from __future__ import annotations
