@@ -89,6 +89,7 @@ def test_a_map_and_a_function_of_its_own_are_told_and_verified(cluster: Cluster,
     assert sorted(str(one["map"]) for one in said) == ["None", *[calls.id.rpartition("-")[0]] * 2]
 
 
+@pytest.mark.slow
 def test_the_next_leader_tells_what_the_former_one_could_not(cluster: Cluster, receiver: Receiver) -> None:
     call = phalanx.gpu_function(gpus=0)(double).options(webhook=receiver.url).spawn(1)
     assert call.get(timeout=30) == 2
