@@ -1,4 +1,4 @@
-"""Ranks that stop at breakpoints, shells beside them, gangs that are held: real keepers, spoken to as an agent would."""
+"""Ranks that stop at breakpoints, shells beside them, gangs that are held: keepers, spoken to as an agent would."""
 
 from __future__ import annotations
 
