@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,13 +82,13 @@ def slow_to_start(rank: int, folder: str) -> phalanx.Function[[], float]:
     """A function whose code takes seconds to load on one rank alone."""
 
     class Slow:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[Any, ...]:
             return wait_on, (rank, folder)
 
-    held = Slow()
+    held: Any = Slow()
 
     def run() -> float:
-        return held is not None and 1.0
+        return float(isinstance(held, int))
 
     return work.gang(run, scaledown_window=0.5)
 
