@@ -82,6 +82,11 @@ def to_exception(error: Any) -> errors.PhalanxError:
     metadata = metadata_dict(error.trailing_metadata())
     status: grpc.StatusCode = error.code()
     message = error.details() or status.name
+    if status is _Status.UNIMPLEMENTED and CODE_KEY not in metadata:
+        return errors.VersionError(
+            "the control plane is of another version than this client, and does not know what was asked",
+            hint="gpuctl doctor shows the control plane's version: install that one here, or upgrade it",
+        )
     cls = _CLASS_OF_CODE.get(metadata.get(CODE_KEY, "")) or _FAMILY_OF.get(status, errors.PhalanxError)
     return cls(message, hint=metadata.get(HINT_KEY, ""))
 
