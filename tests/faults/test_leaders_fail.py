@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +43,39 @@ def test_durable_calls_outlive_the_leader(cluster: Cluster, standby: Client, nod
     assert running.get(60) == "running"
     assert [call.get(60) for call in waiting] == [0, 1, 2]
     assert {call.status().attempt for call in (running, *waiting)} == {1}
+    cluster.start_replica(killed)
+
+
+def holds_on(folder: str) -> None:
+    """Unwinds slowly when it is cancelled."""
+    try:
+        work.hold(folder)
+    finally:
+        threading.Event().wait(1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["starting", "finishing", "cancelling"])
+def test_a_call_ends_as_it_should_whatever_it_was_at_when_the_leader_died(
+    cluster: Cluster, standby: Client, nodes: int, when: str, tmp_path: Path
+) -> None:
+    call = work.gang(holds_on if when == "cancelling" else work.hold, nodes=nodes, grace=3).spawn(str(tmp_path))
+    if when == "starting":
+        wait_until(lambda: bool(call.status().gang_id), "its gang starts", 60)
+    else:
+        work.wait_for_ranks(tmp_path, call=call)
+    if when == "cancelling":
+        assert call.cancel(wait=False).state == "cancelling"
+    else:
+        work.go(tmp_path)
+    killed = cluster.kill_leader()
+    if when == "cancelling":
+        with pytest.raises(phalanx.CallCancelledError):
+            call.get(60)
+    else:
+        assert call.get(60) is None
+    assert call.status().attempt == 1
+    assert len(work.arrivals(tmp_path, call)) == 4
     cluster.start_replica(killed)
 
 
