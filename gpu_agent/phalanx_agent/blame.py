@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phalanx.core.collectives import Finding, RankState, at_fault, describe
+from phalanx.core.collectives import Finding, RankState, at_fault, stands
 from phalanx.core.messages import ErrorInfo, RankFailure
 from phalanx.core.stacks import ranks_text, stack_text
 from phalanx.core.states import Cause
@@ -36,8 +36,8 @@ def _flagged(
     by_rank = {r.rank: replace(r, culprit=r.rank in culprits) for r in records}
     for state in states:
         if state.rank in culprits and state.rank not in by_rank:
-            said = describe([state]).partition(" ")[2].partition(" ")[2]
-            by_rank[state.rank] = RankFailure(rank=state.rank, node_id=state.node_id, culprit=True, message=said)
+            own = RankFailure(rank=state.rank, node_id=state.node_id, culprit=True, message=stands(state))
+            by_rank[state.rank] = own
     return tuple(by_rank[r] for r in sorted(by_rank))
 
 

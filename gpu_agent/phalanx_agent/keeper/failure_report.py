@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from phalanx.core.collectives import RankState, describe
+from phalanx.core.collectives import RankState, stands
 from phalanx.core.ids import id_text
 from phalanx.core.states import Outcome
 from phalanx.core.steps import RankSteps, rows_to_json
@@ -83,7 +83,7 @@ def _rank(
         "message": failure.error.message if failure else "",
         "traceback": failure.error.traceback if failure else evidence.stacks.get(number, ""),
         "last_lines": spool.last_lines(number, limit_bytes=TAIL_BYTES).splitlines()[-LAST_LINES:],
-        "stood": describe([state]).partition(" ")[2].partition(" ")[2] if state is not None else "",
+        "stood": stands(state) if state is not None else "",
         "stack": [[p.file, p.line, p.function] for p in state.places] if state is not None else [],
         "collective": last.text if last is not None else "",
         "collective_done": last.done if last is not None else False,

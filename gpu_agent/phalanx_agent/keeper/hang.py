@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.core.clock import Clock
-from phalanx.core.collectives import Finding, RankState, compare, describe, from_dict, to_dict
+from phalanx.core.collectives import Finding, RankState, compare, describe, from_dict, stands, to_dict
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.ids import new_raw_id
 from phalanx.core.messages import ErrorInfo, RankFailure
@@ -238,6 +238,6 @@ def _failure(state: RankState, *, culprit: bool) -> RankFailure:
         rank=state.rank,
         node_id=state.node_id,
         culprit=culprit,
-        message=describe([state]).partition(" ")[2].partition(" ")[2],
+        message=stands(state),
         traceback=stack_text(state.places),
     )

@@ -14,13 +14,13 @@ import os
 import sys
 from typing import Any
 
+from phalanx.core.collectives import DEFAULT_GROUP
+
 REMEMBERED = 64
 """Collectives that torch keeps for us, in memory of its own: enough to see several steps at once (`steps`)."""
 KEPT = 16
 """So many of them are told."""
 MAX_SIZES_CHARS = 120
-GANGS = "0"
-"""torch's name of the first group."""
 LIGHT, FULL = b"l", b"f"
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _MAX_ASK_BYTES = 64
@@ -70,7 +70,8 @@ def _members() -> dict[str, list[int]]:
     if torch is None:
         return {}
     names, ranks = torch._world.pg_names, torch._world.pg_group_ranks
-    return {str(name): sorted(ranks[group]) for group, name in list(names.items()) if group in ranks and name != GANGS}
+    made = [(group, str(name)) for group, name in list(names.items()) if name != DEFAULT_GROUP]
+    return {name: sorted(ranks[group]) for group, name in made if group in ranks}
 
 
 def _collective(entry: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ _SAME_SIZES = (
 )
 """Operations whose inputs have one size on all ranks, as gloo and NCCL name them; of a scatter, its outputs."""
 DEFAULT_GROUP = "0"
+"""torch's name of a gang's own group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ def describe(states: Sequence[RankState]) -> str:
     """Returns who stands where: ``ranks 0,2,3 wait in all_reduce #41, rank 1 is in user code at train.py:88``."""
     found: dict[str, list[int]] = {}
     for state in sorted(states, key=lambda s: s.rank):
-        found.setdefault(_stands(state), []).append(state.rank)
+        found.setdefault(stands(state), []).append(state.rank)
     return ", ".join(
         f"{ranks_text(ranks)} {what if len(ranks) == 1 else _plural(what)}" for what, ranks in found.items()
     )
@@ -191,7 +192,8 @@ def from_dict(value: dict[str, Any]) -> RankState:
     return RankState(**rest, last=last, places=places)
 
 
-def _stands(state: RankState) -> str:
+def stands(state: RankState) -> str:
+    """Returns where one rank stands: ``waits in all_reduce #41``."""
     if not state.alive:
         return "is dead"
     if state.replied:
