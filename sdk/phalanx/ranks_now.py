@@ -26,14 +26,7 @@ def ranks_now(client: Client, call_id: str) -> list[RankState]:
     Raises NotFoundError where the call does not run, ConnectionFailedError where no agent of its gang is reachable.
     """
     view = client.get_call(call_id)
-    asked = [
-        (source, stream)
-        for source in client.log_sources(call_id)
-        if not source.blob and (stream := _ask(call_id, source)) is not None
-    ]
-    until = time.monotonic() + ANSWER_WITHIN_S
-    answers = [seen for source, stream in asked for seen in _seen(call_id, source, stream, until)]
-    states = [from_dict(rank) for seen in answers for rank in seen["ranks"]]
+    states = [from_dict(rank) for seen in _answers(client, call_id) for rank in seen["ranks"]]
     if not states:
         raise NotFoundError(
             f"call {call_id} is {view.state}: only the ranks of a running call stand anywhere",
@@ -48,13 +41,7 @@ def steps_now(client: Client, call_id: str) -> tuple[RankSteps, ...]:
     Raises NotFoundError where the call does not run, ConnectionFailedError where its gang's lead node does not answer.
     """
     view = client.get_call(call_id)
-    asked = [
-        (source, stream)
-        for source in client.log_sources(call_id)
-        if not source.blob and (stream := _ask(call_id, source, steps=True)) is not None
-    ]
-    until = time.monotonic() + ANSWER_WITHIN_S
-    answers = [seen for source, stream in asked for seen in _seen(call_id, source, stream, until)]
+    answers = _answers(client, call_id, steps=True)
     if not answers:
         raise NotFoundError(
             f"call {call_id} is {view.state}: only the steps of a running call are measured",
@@ -63,7 +50,18 @@ def steps_now(client: Client, call_id: str) -> tuple[RankSteps, ...]:
     return tuple(row for seen in answers for row in rows_from_json(seen["steps"]))
 
 
-def _ask(call_id: str, source: LogSource, *, steps: bool = False) -> Stream | None:
+def _answers(client: Client, call_id: str, *, steps: bool = False) -> list[dict[str, Any]]:
+    """Returns what the keepers of its gang say, asked all at once: where ranks stand, or how long ``steps`` take."""
+    asked = [
+        (source, stream)
+        for source in client.log_sources(call_id)
+        if not source.blob and (stream := _ask(call_id, source, steps=steps)) is not None
+    ]
+    until = time.monotonic() + ANSWER_WITHIN_S
+    return [seen for source, stream in asked for seen in _seen(call_id, source, stream, until)]
+
+
+def _ask(call_id: str, source: LogSource, *, steps: bool) -> Stream | None:
     try:
         stream = open_stream(
             unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
