@@ -15,9 +15,9 @@ from phalanx_control.state.model import State
 
 METER_EVERY_MS = 10_000
 INATTENTIVE_MS = 2000
+"""A longer pause between two ticks is a pause of this process."""
 UNHEARD_PAUSE_MS = 30_000
 """How long a lead that has not spoken to this leader yet may keep its call's end to itself."""
-"""A longer pause between two ticks is a pause of this process."""
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class Facts:
         return idle
 
     def paused_ms(self, state: State) -> dict[str, int]:
-        """Returns for how long the calls of gangs have waited for people; of a lead that has not spoken yet, that it
-        may be any time."""
+        """Returns for how long the calls of gangs have waited for people; UNHEARD_PAUSE_MS of a lead that has not
+        spoken yet."""
         heard = {gang_id: self.gang(gang_id, gang.lead) for gang_id, gang in state.gangs.items()}
         return {g: UNHEARD_PAUSE_MS if facts is None else facts.paused_ms for g, facts in heard.items()}
 

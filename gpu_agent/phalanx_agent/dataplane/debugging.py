@@ -13,7 +13,7 @@ EVENTS = ("breakpoint", "goes_on")
 
 
 class Debugging:
-    """Of one gang that is led here. ``to_others(node, frame)`` sends to every node's keeper but that one's."""
+    """Of one gang that is led here. ``send(node, frame)`` reaches that node's keeper."""
 
     def __init__(self, nodes: int, send: Callable[[int, Frame], None]) -> None:
         self._nodes = nodes

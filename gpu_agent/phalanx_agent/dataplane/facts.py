@@ -52,7 +52,7 @@ class GangSnapshot:
     stall: str = ""
     """Why nothing of its call goes on, while nothing does; else which rank is slow, while one is."""
     debug: bool = False
-    """People look at its ranks, or are waited for."""
+    """People look at its ranks, or are waited for; ``stall`` says how to get there."""
     paused_ms: int = 0
     """How long its call's time has stood still for that."""
     busy_ms: int = 0

@@ -44,7 +44,7 @@ class Gang:
         self.stall = ""
         self.slow = ""
         self.debug = ""
-        """Whom its ranks wait for, while they do."""
+        """Which ranks wait at breakpoints, and how to get there; empty: none."""
         self._paused_ms = 0
         self._paused_since_ns = 0
         self.touched_ns = now_ns()
@@ -167,11 +167,11 @@ class Gang:
         if event == "paused":
             self._look_at_pause(meta)
             event = "debug" if self.debug or self.held else "resumed"
-        if meta.get("event") == "stalled":
+        if event == "stalled":
             self.stall = str(meta.get("reason", ""))
-        elif meta.get("event") == "slow":
+        elif event == "slow":
             self.slow = str(meta.get("reason", ""))
-        elif meta.get("event") != "progress":
+        elif event != "progress":
             self.emit(
                 RankSaid(
                     gang_id=self.spec.gang_id,

@@ -179,20 +179,22 @@ class DataPlane:
         self._step_followers()
 
     def look(self, client: Client, frame: Frame, ticket: Ticket) -> None:
-        gang = self._gangs.get(ticket.gang_id)
-        if gang is None or gang.ended:
-            raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
+        gang = self._living_gang(ticket)
         gang.looks.ask(frame.id, client.send, steps=bool(frame.meta.get("steps")))
 
     def terminal(self, client: Client, frame: Frame, ticket: Ticket) -> Terminals:
-        gang = self._gangs.get(ticket.gang_id)
-        if gang is None or gang.ended:
-            raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
+        gang = self._living_gang(ticket)
         if frame.meta.get("mode") == "shell" and not self._settings.shells:
             raise AuthError(f"shells are switched off on node {self.node_id} (its agent runs with --no-shells)")
         frame.meta["call"] = ticket.call_id
         gang.terminals.open(frame, client, user=ticket.user)
         return gang.terminals
+
+    def _living_gang(self, ticket: Ticket) -> Gang:
+        gang = self._gangs.get(ticket.gang_id)
+        if gang is None or gang.ended:
+            raise NotFoundError(f"no rank of {ticket.call_id} runs on node {self.node_id} any more")
+        return gang
 
     def client_gone(self, client: Client) -> None:
         self._clients.discard(client)

@@ -22,7 +22,8 @@ from phalanx_agent.keeper.telling import Why
 
 DEBUG_WAIT_MS = 3_600_000
 """How long ranks wait at breakpoints while nobody is attached."""
-_ABANDONED = "debug wait"
+ABANDONED = "debug wait"
+"""The timer of that."""
 
 
 @dataclass(slots=True)
@@ -106,9 +107,9 @@ class Debugging:
     def look_for_company(self) -> None:
         """Somebody attached or left, or a rank stopped: ranks wait for nobody only so long."""
         if self.stopped and not self.attached():
-            self.loop.at(_ABANDONED, self.clock.monotonic_ms() + DEBUG_WAIT_MS, self._abandoned)
+            self.loop.at(ABANDONED, self.clock.monotonic_ms() + DEBUG_WAIT_MS, self._abandoned)
         else:
-            self.loop.cancel(_ABANDONED)
+            self.loop.cancel(ABANDONED)
 
     def meta(self) -> dict[str, Any]:
         return {"debug": self.reason, "paused_ms": self.paused_ms}
@@ -120,7 +121,7 @@ class Debugging:
             self._since_ms = now
             self.paused(True)
         elif not pause:
-            self.loop.cancel(_ABANDONED)
+            self.loop.cancel(ABANDONED)
             if not self.is_paused:
                 return
             self._before_ms += now - self._since_ms

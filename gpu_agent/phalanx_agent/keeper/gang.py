@@ -23,7 +23,7 @@ from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import served
 from phalanx_agent.keeper.counters import PhaseCounters
 from phalanx_agent.keeper.deaths import Deaths
-from phalanx_agent.keeper.debugging import Debugging
+from phalanx_agent.keeper.debugging import ABANDONED, Debugging
 from phalanx_agent.keeper.ending import Ending
 from phalanx_agent.keeper.hang import HangWatch
 from phalanx_agent.keeper.holding import Holding
@@ -475,10 +475,8 @@ class Gang:
         """Nothing begins any more, and no deadline but the end's own counts."""
         self.phase = "ending"
         self.hang.end()
-        self.loop.cancel("debug wait")
-        self.loop.cancel("hold")
         self.steps.end()
-        for name in ("startup", "started", "timeout", "others", LEFT):
+        for name in ("startup", "started", "timeout", "others", "hold", ABANDONED, LEFT):
             self.loop.cancel(name)
 
     def all_gone(self, clean: bool) -> None:

@@ -28,7 +28,7 @@ def run_shell(setup: ShellSetup) -> NoReturn:
         _take_terminal(setup.terminal_fd)
         _become(setup)
         command = setup.request.command
-        program = next(found for name in _SHELLS if (found := shutil.which(name, path=f"/bin:/usr/bin:{os.defpath}")))
+        program = next(found for name in _SHELLS if (found := shutil.which(name, path=os.defpath)))
         os.execv(program, [program, "-c", command] if command else [program])  # noqa: S606
     except BaseException:  # noqa: BLE001  the process boundary
         traceback.print_exc()
