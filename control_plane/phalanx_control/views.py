@@ -53,12 +53,14 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         retries_used=user_tries(call),
         deadline_ms=call.submitted_wall_ms + call.deadline_ms - call.submitted_ms if call.deadline_ms else 0,
         idempotency_key=call.key,
-        webhook=_webhook(call),
+        webhook=_webhook(call, archived=call.id not in state.calls),
     )
 
 
-def _webhook(call: Call) -> str:
-    """Whom the call's end is told: the host alone, since the rest of an address may be a secret of its receiver's."""
+def _webhook(call: Call, *, archived: bool) -> str:
+    """Whom the call's end is told: the host alone, since the rest of an address may be a secret of its receiver's. Of
+    a call that was archived before, it is told no more.
+    """
     delivery = call.delivery
     if not call.webhook:
         return ""
@@ -69,6 +71,8 @@ def _webhook(call: Call) -> str:
     last = delivery.error or (f"answered {delivery.status}" if delivery.status else "")
     if delivery.over:
         return f"{delivery.over} after {tries}: {to}, {last}"
+    if archived:
+        return f"given up after {tries}: {to}, its call was archived"
     return f"waits to be told to {to}" + (f" again after {tries}, the last one: {last}" if delivery.attempts else "")
 
 

@@ -93,6 +93,8 @@ def test_a_call_stays_until_its_end_is_told_unless_there_are_too_many() -> None:
     assert filing.calls_to_archive(world.state, world.log_ms, replace(keep, calls_at_most=1)) == (call.id, call_id(2))
     world.do(c.ArchiveCalls(call_ids=(call.id,)))
     assert world.state.untold is None
+    archived = call_view(world.state, call, LiveFacts()).webhook
+    assert archived == "given up after 0 attempts: https://hooks.example.com/…, its call was archived"
     check_history(world.history, world.state)
 
 
@@ -105,7 +107,7 @@ def test_older_replicas_are_not_given_calls_whose_end_they_would_not_tell() -> N
         decide(world.state, submit, old)
     with pytest.raises(VersionError, match=r"knows no webhooks"):
         decide(world.state, c.RotateWebhookSecret(owner=ANA), old)
-    with pytest.raises(VersionError):
+    with pytest.raises(VersionError, match=r"train has a webhook, which an older replica"):
         decide(world.state, c.RegisterFunction(owner=ANA, spec=replace(spec(), webhook=URL)), old)
     assert schema_of(decide(world.state, submit, world.now)) == 7
     assert schema_of(decide(world.state, replace(submit, terms=CallTerms()), world.now)) == 1

@@ -18,9 +18,8 @@ def register(draft: Draft, command: RegisterFunction) -> None:
 def _register(draft: Draft, owner: Owner, spec: FunctionSpec) -> str:
     key = queries.function_key(draft.state, owner.workspace, spec)
     if key not in draft.state.functions:
-        if draft.now.schema < events.since_of_spec(spec):
-            says = f"names node {spec.resources.node!r}" if spec.resources.node else "says how it is tried again"
-            says = "is held on failure" if spec.limits.hold_on_failure_s else says
+        since, says = events.newest_of_spec(spec)
+        if draft.now.schema < since:
             raise VersionError(
                 f"{spec.name} {says}, which an older replica of this cell does not keep to",
                 hint="upgrade all replicas first",

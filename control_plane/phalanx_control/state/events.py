@@ -422,7 +422,6 @@ STREAMS_SCHEMA = 6
 """Since when a function may be a generator, whose calls are streams."""
 FRESH_SCHEMA = 6
 """Since when a function may ask for a gang of its own for each call."""
-
 HOLD_SCHEMA = 7
 """Since when a function may have its gang held after a failure."""
 WEBHOOK_SCHEMA = 7
@@ -445,19 +444,22 @@ def since(event: AnyEvent) -> int:
 
 def since_of_spec(spec: FunctionSpec) -> int:
     """Returns the schema version that a reader of a function must know, so that it keeps to it."""
-    if spec.limits.hold_on_failure_s:
-        return HOLD_SCHEMA
-    if spec.webhook:
-        return WEBHOOK_SCHEMA
-    if spec.streams:
-        return STREAMS_SCHEMA
-    if spec.fresh:
-        return FRESH_SCHEMA
-    if spec.limits.hang_timeout_s:
-        return HANG_SCHEMA
-    if spec.limits.retrying != Retrying():
-        return TERMS_SCHEMA
-    return NAMED_NODE_SCHEMA if spec.resources.node else 1
+    return newest_of_spec(spec)[0]
+
+
+def newest_of_spec(spec: FunctionSpec) -> tuple[int, str]:
+    """Returns the newest thing that a function says: since which schema version, and in words."""
+    limits = spec.limits
+    things = (
+        (limits.hold_on_failure_s, HOLD_SCHEMA, "is held on failure"),
+        (spec.webhook, WEBHOOK_SCHEMA, "has a webhook"),
+        (spec.streams, STREAMS_SCHEMA, "is a generator"),
+        (spec.fresh, FRESH_SCHEMA, "asks for a gang of its own for each call"),
+        (limits.hang_timeout_s, HANG_SCHEMA, "has a hang_timeout"),
+        (limits.retrying != Retrying(), TERMS_SCHEMA, "says how it is tried again"),
+        (spec.resources.node, NAMED_NODE_SCHEMA, f"names node {spec.resources.node!r}"),
+    )
+    return next(((since, words) for said, since, words in things if said), (1, ""))
 
 
 def schema_of(events: Events) -> int:
