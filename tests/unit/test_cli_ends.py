@@ -19,9 +19,10 @@ CALL = "c-00000000000000000000000000"
 class OneCall(Session):
     """A session at a control plane with one call, which goes through ``states`` as it is asked for and cancelled."""
 
-    def __init__(self, *states: str) -> None:
+    def __init__(self, *states: str, phase: str = "") -> None:
         super().__init__()
         self.states = list(states)
+        self.phase = phase
         self.err = io.StringIO()
 
     def screen(self) -> Screen:
@@ -31,7 +32,7 @@ class OneCall(Session):
         return self
 
     def get_call(self, call_id: str) -> CallView:
-        return CallView(call_id=call_id, function="shop/sell", state=self.states.pop(0))
+        return CallView(call_id=call_id, function="shop/sell", state=self.states.pop(0), phase=self.phase)
 
     cancel = get_call
 
@@ -44,6 +45,17 @@ def test_cancelling_a_call_that_has_ended_says_that_it_had(state: str) -> None:
     session = OneCall(state, state)
     cancel(session, (CALL,), wait=False)
     assert session.err.getvalue() == f"had ended already: {state}  {CALL}  shop/sell\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [(("failed", "failed"), "released"), (("running", "cancelling", "cancelled"), "cancelled")],
+    ids=["held", "at a breakpoint"],
+)
+def test_only_a_gang_that_is_held_is_released(states: tuple[str, ...], said: str) -> None:
+    session = OneCall(*states, phase="debug")
+    cancel(session, (CALL,), wait=True)
+    assert f"{said}  {CALL}" in session.err.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
     code = Exit.OK
     for text in calls:
         if text.startswith("m-"):
-            code = _cancel_map(session, client, text, wait=wait) or code
+            _cancel_map(session, client, text, wait=wait)
             continue
         call_id = full_id(client, text)
         before = client.get_call(call_id)
@@ -38,7 +38,7 @@ def cancel(session: Session, calls: tuple[str, ...], wait: bool) -> int:
     return code
 
 
-def _cancel_map(session: Session, client: Client, map_id: str, *, wait: bool) -> int:
+def _cancel_map(session: Session, client: Client, map_id: str, *, wait: bool) -> None:
     screen, calls = session.screen(), MapCall.from_id(map_id)
     known = as_it_stands(client, calls)
     calls.cancel_by(client)
@@ -47,13 +47,12 @@ def _cancel_map(session: Session, client: Client, map_id: str, *, wait: bool) ->
         screen.emit(last)
     else:
         screen.note(f"{known.calls - known.ended} of {known.calls} calls had not ended  {last.map}  {in_words(last)}")
-    return Exit.OK
 
 
 def _outcome(screen: Screen, before: CallView, view: CallView) -> str:
     """The state; of a call that cancelling came too late for, that it was so: a bare "succeeded" would mislead."""
     state = CallState(view.state)
-    if state.terminal and before.phase == "debug":
+    if CallState(before.state).terminal and before.phase == "debug":
         return "released"
     if CallState(before.state).terminal or (state.terminal and state != CallState.CANCELLED):
         return f"had ended already: {view.state}"
