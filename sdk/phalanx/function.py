@@ -77,8 +77,9 @@ class Function(Generic[P, R]):
         timeout, retries, retry_on: instead of the function's. deadline: a duration from each call's submission, or an
         aware datetime; a call that has not ended by then ends as a CallTimeoutError, whatever it waits for.
         idempotency_key: within 24 h the same key of the same function is the same call, with the same outcome; with
-        other arguments it is refused. Such calls go through the control plane, to the same warm gangs.
-        gpus, gpu, startup_timeout, grace: a variant of the function, with gangs of its own.
+        other arguments it is refused. webhook: instead of the function's. Such calls go through the control plane, to
+        the same warm gangs.
+        gpus, gpu, startup_timeout, grace, hold_on_failure: a variant of the function, with gangs of its own.
 
         Raises TypeError for a name that does not exist, and InvalidSpecError for a wrong value.
         """

@@ -12,10 +12,9 @@ import shutil
 import signal
 import termios
 import tty
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from phalanx.terminal import Terminal
 
@@ -32,7 +31,7 @@ class Seat:
 
     terminal: Terminal
     lines: bool
-    note: Any
+    note: Callable[[str], None]
     _wake: int = -1
     _interrupted: bool = False
     _resized: bool = False

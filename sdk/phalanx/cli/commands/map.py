@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import click
 
@@ -30,7 +30,7 @@ class MapView:
     calls: int
     ended: int
     states: dict[str, int]
-    unsuccessful: tuple[tuple[int, str, str], ...] = field(default=())
+    unsuccessful: tuple[tuple[int, str, str], ...] = ()
 
 
 def map_(session: Session, map_id: str, wait: bool) -> int:

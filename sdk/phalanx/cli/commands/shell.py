@@ -45,8 +45,8 @@ def shell(session: Session, call: str, *, rank: int, command: str) -> int:
 command = Command(
     "shell",
     callback=shell,
-    help="A shell beside a rank of a running call: on its node, inside the gang's walls, with its user, environment "
-    "and folder. It ends with the gang. Exits as the shell does.",
+    help="A shell beside a rank of a call that runs, or is held after its failure: on its node, inside the gang's "
+    "walls, with its user, environment and folder. It ends with the gang. Exits as the shell does.",
     params=[
         click.Argument(["call"]),
         click.Option(["--rank"], type=click.IntRange(min=0), default=0, show_default=True, help="Beside which rank."),
