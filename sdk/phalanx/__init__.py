@@ -72,13 +72,13 @@ _ERRORS = (
     "VersionError",
 )
 _HOMES = {
-    "AsyncItems": "phalanx.streaming",
-    "Items": "phalanx.streaming",
     "App": "phalanx.app",
+    "AsyncItems": "phalanx.streaming",
     "Call": "phalanx.call",
     "Context": "phalanx.context",
     "ForEachSummary": "phalanx.map_verbs",
     "Function": "phalanx.function",
+    "Items": "phalanx.streaming",
     "LogLine": "phalanx.logs",
     "Retries": "phalanx.retries",
     "MapCall": "phalanx.map_call",

@@ -111,7 +111,7 @@ def open_terminal(client: Client, call_id: str, *, rank: int, mode: str, **wante
     """Opens one on whichever node has the rank. ``mode``: attach (``rank`` −1: to any that waits) or shell.
 
     Raises NotFoundError where the call does not run, has no such rank, or somebody else is there; AuthError where it is
-    not allowed; ConnectionFailedError where no agent of its gang is reachable.
+    not allowed; ConnectionFailedError where an agent that may have the rank is not reachable.
     """
     view = client.get_call(call_id)
     refused: PhalanxError = NotFoundError(

@@ -34,9 +34,10 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     RELEASE   rank → … → client       slots                   memory that may be written again
     ATTACH    agent → keeper          epoch                   a (new) agent takes over
     STATE     keeper → agent          gang, pids, phase, running, finished, counters
-    RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress | slow | stalled), …
+    RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress | slow | stalled |
+                                      breakpoint | goes_on | paused), …
               peer agent → lead → keeper   rank, marks, entered, ahead_us     progress of another node's rank
-    STOP      agent → keeper          grace_ms, reason
+    STOP      agent → keeper          grace_ms, reason, hold  hold: for which call's failure the gang is held instead
     ENDED     keeper → agent          report
     BLAME     peer agent → lead       reason                  a GPU of the gang has failed there
     FOLLOW    client → agent          ticket, call, offset
@@ -49,13 +50,14 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     LOOK      keeper, client → agent → keeper   full, ticket, call     where ranks stand: of other nodes, or of a call;
                                                                        with ``steps``, how long their steps take
     SEEN      keeper → agent → keeper, client   ranks, signs, steps    answers the LOOK of the same id
-    TERMINAL  client → agent → keeper   ticket, call, rank, mode (attach | shell), command, rows, columns
+    TERMINAL  client → agent → keeper   ticket, call, rank, mode (attach | shell), command, rows, columns,
+                                                       term, plain; from the agent, user: who it is
               keeper → agent → client   where               the terminal of this id is open
     TYPED     client → agent → keeper   taken, rows, columns, interrupt        body = bytes
     SHOWN     keeper → agent → client   taken                                  body = bytes
     CLOSED    either way                reason, exit_code   the terminal of this id is over
     PAUSE     agent → keeper            ranks               who waits at breakpoints on the gang's other nodes
-    PING/PONG either way
+    PING/PONG either way                                      PONG between agents: wall_ns, the clock of who answers
 
 Either end of a terminal sends at most TERMINAL_WINDOW bytes beyond what the other says it has ``taken`` in all.
 
@@ -64,6 +66,7 @@ that the reader has left: RESULT then has ``closed``, unless the generator had e
 
 Where a gang spans nodes its keepers tell the lead more: RESULT has ``seqs``, each rank's number of collectives; FAILURE
 has ``states``, where the ranks stood (`core.collectives`), and ``peer`` where no rank there failed but in collectives.
+A keeper that holds its gang after a failure says so in that FAILURE, in RANK ``paused`` and in STATE: ``held``.
 """
 
 from __future__ import annotations
