@@ -86,7 +86,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@phalanx.gpu_function(gpus=0, scaledown_window=5)
+@phalanx.gpu_function(gpus=0, scaledown_window=2)
 def act(which: str, how: str = "") -> Any:
     return ACTS[which](how)
 

@@ -53,7 +53,7 @@ def nothing() -> str:
     return "done"
 
 
-@phalanx.gpu_function(gpus=0, scaledown_window=10)
+@phalanx.gpu_function(gpus=0, scaledown_window=3)
 def echo(value: Any) -> Any:
     return value
 
@@ -163,6 +163,7 @@ def test_only_what_is_returned_to_the_caller_must_be_able_to_travel() -> None:
     assert first_rank.spawn("lock").get(60) == 0
 
 
+@pytest.mark.slow
 def test_where_all_are_asked_for_the_rank_whose_result_cannot_travel_is_named() -> None:
     assert [value.tolist() for value in every_rank.spawn("tensor").get(60)] == [[r, r + 1, r + 2] for r in range(2)]
     call = every_rank.spawn("lock")
