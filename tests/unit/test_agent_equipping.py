@@ -21,6 +21,7 @@ from phalanx.core.topology.presets import preset
 from phalanx_agent.equipping import Equipper
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.worker.node_view import NodeView
+from tests.support.gang_configs import gang_config
 
 HERE = number_list(sorted(os.sched_getaffinity(0)))
 
@@ -41,24 +42,8 @@ def config(*gpus: int, nodes: int = 1, simulated: bool = False, **own: str) -> G
         for node in range(nodes)
     )
     env = EnvSpec(variables=tuple(own.items()))
-    return GangConfig(
-        gang_id="g-1",
-        fence=1,
-        function_id="f-1",
-        function=FunctionSpec(name="f", resources=Resources(gpus=len(gpus) * nodes, nodes=nodes), env=env),
-        workspace="w",
-        user="u",
-        node_id="n0",
-        members=members,
-        node_rank=0,
-        world_size=len(gpus) * nodes,
-        rendezvous="127.0.0.1:4000",
-        simulated=simulated,
-        placement="",
-        callable_path="",
-        bundle_dir="",
-        checkpoint_dir="",
-    )
+    function = FunctionSpec(name="f", resources=Resources(gpus=len(gpus) * nodes, nodes=nodes), env=env)
+    return gang_config(function, *members, rendezvous="127.0.0.1:4000", simulated=simulated)
 
 
 def equipped(folder: Path, gang: GangConfig, topology: NodeTopology | None) -> Equipment:

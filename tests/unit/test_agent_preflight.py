@@ -23,6 +23,7 @@ from phalanx_agent.preflight_book import FILE
 from phalanx_agent.preflight_modes import Mode
 from tests.support.builders import node_info
 from tests.support.cells import Cell
+from tests.support.gang_configs import gang_config
 
 NODE = "n0"
 
@@ -41,11 +42,7 @@ class Bench:
         variables = (("PHALANX_PREFLIGHT", mode),) if mode else ()
         function = FunctionSpec(name="f", resources=Resources(gpus=len(places)), env=EnvSpec(variables=variables))
         member = Member(node_id=NODE, ranks=len(places), gpus=tuple(self.uuids[at] for at in places))
-        return GangConfig(
-            gang_id=gang_id, fence=1, function_id="f-1", function=function, workspace="w", user="u", node_id=NODE,
-            members=(member,), node_rank=0, world_size=len(places), rendezvous="", simulated=True, placement="",
-            callable_path="", bundle_dir="", checkpoint_dir="",
-        )  # fmt: skip
+        return gang_config(function, member, gang_id=gang_id)
 
     def tried(self, *places: int, wrong: tuple[int, int] = (-1, -1), slow: tuple[int, int] = (-1, -1)) -> bool:
         """A gang tries its pairs; says whether the topology changed."""

@@ -29,6 +29,7 @@ from phalanx_agent import gang_events as ev
 from phalanx_agent.dataplane.facts import KeeperAttached, KeeperEnded, KeeperStuck, RankSaid
 from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.supervisor import LeaseState, Supervisor
+from tests.support.gang_configs import gang_config
 
 T = TypeVar("T")
 
@@ -366,21 +367,4 @@ def test_late_words_about_forgotten_gangs_are_harmless() -> None:
 
 
 def config() -> GangConfig:
-    return GangConfig(
-        gang_id="g-1",
-        fence=1,
-        function_id="f-1",
-        function=FUNCTION,
-        workspace="w",
-        user="ann",
-        node_id="n0",
-        members=(Member(node_id="n0", ranks=2, gpus=("a", "b")),),
-        node_rank=0,
-        world_size=2,
-        rendezvous="127.0.0.1:5",
-        simulated=True,
-        placement="",
-        callable_path="",
-        bundle_dir="",
-        checkpoint_dir="",
-    )
+    return gang_config(FUNCTION, Member(node_id="n0", ranks=2, gpus=("a", "b")), rendezvous="127.0.0.1:5")

@@ -19,6 +19,7 @@ from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.hang import STALL_MS, HangWatch
 from phalanx_agent.keeper.looking import Looker
 from phalanx_agent.keeper.loop import Loop
+from tests.support.gang_configs import gang_config
 
 NO_TEXT: list[str] = []
 
@@ -26,24 +27,7 @@ NO_TEXT: list[str] = []
 def config_of(*, nodes: int = 1, hang_s: float = 10, node_rank: int = 0) -> GangConfig:
     members = tuple(Member(node_id=f"n{n}", first_rank=2 * n, ranks=2, gpus=()) for n in range(nodes))
     function = FunctionSpec(name="train", limits=Limits(hang_timeout_s=hang_s))
-    return GangConfig(
-        gang_id="g-1",
-        fence=1,
-        function_id="f-1",
-        function=function,
-        node_id=f"n{node_rank}",
-        members=members,
-        node_rank=node_rank,
-        world_size=2 * nodes,
-        simulated=True,
-        workspace="w",
-        user="u",
-        rendezvous="",
-        placement="",
-        callable_path="",
-        bundle_dir="",
-        checkpoint_dir="",
-    )
+    return gang_config(function, *members, node_rank=node_rank)
 
 
 def waits(rank: int, seq: int = 3) -> RankState:

@@ -13,7 +13,6 @@ from phalanx.core.collectives import Collective, RankState
 from phalanx.core.messages import ErrorInfo, Member
 from phalanx.core.spec import FunctionSpec, Limits
 from phalanx.core.states import Cause
-from phalanx_agent.gang_config import GangConfig
 from phalanx_agent.keeper.channel import Channel
 from phalanx_agent.keeper.judging import Judge
 from phalanx_agent.keeper.looking import Looker
@@ -21,6 +20,7 @@ from phalanx_agent.keeper.loop import Loop
 from phalanx_agent.keeper.ranks import RankProcess
 from phalanx_agent.keeper.report import Death, Evidence, Failure
 from phalanx_agent.keeper.telling import Why
+from tests.support.gang_configs import gang_config
 
 ABORTED = Death(
     rank=0,
@@ -62,24 +62,7 @@ class Judged:
         self.loop = Loop(self.clock)
         members = tuple(Member(node_id=f"n{n}", first_rank=4 * n, ranks=4, gpus=()) for n in range(self.nodes))
         self.judge = Judge(
-            config=GangConfig(
-                gang_id="g-1",
-                fence=1,
-                function_id="f-1",
-                function=FunctionSpec(name="train", limits=Limits()),
-                workspace="w",
-                user="u",
-                node_id="n0",
-                members=members,
-                node_rank=0,
-                world_size=4 * self.nodes,
-                rendezvous="",
-                simulated=True,
-                placement="",
-                callable_path="",
-                bundle_dir="",
-                checkpoint_dir="",
-            ),
+            config=gang_config(FunctionSpec(name="train", limits=Limits()), *members),
             loop=self.loop,
             clock=self.clock,
             ranks=[RankProcess(n, 0, 0, cast("Channel", None), [], Path()) for n in range(4)],
