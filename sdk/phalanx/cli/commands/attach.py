@@ -34,7 +34,8 @@ command = Command(
     "attach",
     callback=attach,
     help="Debug a rank that waits at breakpoint() or pdb.set_trace(): your terminal speaks with its pdb. Ctrl-C goes "
-    "to pdb; Ctrl-D leaves the rank as it is. While ranks wait, the call's timeout and hang_timeout stand still.",
+    "to pdb; Ctrl-D leaves the rank as it is. While ranks wait, the call's timeout and hang_timeout stand still; after "
+    "an hour with nobody attached the call has timed out.",
     params=[
         click.Argument(["call"]),
         click.Option(["--rank"], type=click.IntRange(min=0), help="Default: the first that waits."),

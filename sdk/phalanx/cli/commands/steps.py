@@ -13,7 +13,7 @@ from phalanx.cli.target import full_id
 from phalanx.client import Client
 from phalanx.core.errors import NotFoundError
 from phalanx.core.messages import GpuInfo
-from phalanx.core.steps import SLOW_RATIO, RankSteps, rows_to_json, slow_text
+from phalanx.core.steps import MIN_STEPS, SLOW_RATIO, RankSteps, rows_to_json, slow_text
 from phalanx.ranks_now import steps_now
 
 COLUMNS = ("RANK", "NODE", "GPU", "STEP", "STEPS", "STEP MS", "OWN MS", "RATIO", "MARK", "HEALTH")
@@ -70,7 +70,8 @@ command = Command(
     callback=steps,
     help="How long the steps of a running call's ranks take: the time between two progress marks, and of it the rank's "
     "own, without its longest wait for the others in a collective. The ranks of a gang that works in step all take the "
-    f"same time for one; the slow one waits least. A rank with {SLOW_RATIO:g} times the gang's median is marked.",
+    f"same time for one; the slow one waits least. A rank with {SLOW_RATIO:g} times the gang's median or more is marked, "
+    f"from {MIN_STEPS} steps on.",
     params=[
         click.Argument(["call"]),
         click.Option(["--watch"], is_flag=True, help=f"Again every {_EVERY_S:g} s, until the call has ended."),
