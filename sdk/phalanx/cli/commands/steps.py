@@ -70,8 +70,8 @@ command = Command(
     callback=steps,
     help="How long the steps of a running call's ranks take: the time between two progress marks, and of it the rank's "
     "own, without its longest wait for the others in a collective. The ranks of a gang that works in step all take the "
-    f"same time for one; the slow one waits least. A rank with {SLOW_RATIO:g} times the gang's median or more is marked, "
-    f"from {MIN_STEPS} steps on.",
+    f"same time for one; the slow one waits least. A rank with {SLOW_RATIO:g} times the gang's median or more is "
+    f"marked, from {MIN_STEPS} steps on.",
     params=[
         click.Argument(["call"]),
         click.Option(["--watch"], is_flag=True, help=f"Again every {_EVERY_S:g} s, until the call has ended."),
