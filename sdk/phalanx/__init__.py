@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx import webhooks
     from phalanx.app import App
     from phalanx.call import Call
     from phalanx.context import Context, current
@@ -87,6 +88,7 @@ _HOMES = {
     "env": "phalanx.environment",
     "gather": "phalanx.gathering",
     "gpu_function": "phalanx.function",
+    "webhooks": "phalanx.webhooks",
     **dict.fromkeys(_ERRORS, "phalanx.core.errors"),
 }
 
@@ -127,6 +129,7 @@ __all__ = [
     "env",
     "gather",
     "gpu_function",
+    "webhooks",
 ]
 
 
@@ -136,7 +139,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    value = module if home == f"phalanx.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

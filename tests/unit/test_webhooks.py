@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import phalanx
@@ -26,6 +29,11 @@ def test_the_specifications_example_is_signed_as_it_says() -> None:
     signed = signature(secret_bytes(SECRET), HEADERS["Webhook-Id"], 1614265330, BODY)
     assert signed == HEADERS["Webhook-Signature"]
     assert secret_text(secret_bytes(SECRET)) == SECRET
+
+
+def test_a_receiver_needs_to_import_the_package_alone() -> None:
+    subprocess.run([sys.executable, "-c", "import phalanx; phalanx.webhooks.verify"], check=True, timeout=30)
+    assert all(hasattr(phalanx, name) for name in phalanx.__all__)
 
 
 def test_a_receiver_gets_what_was_said_from_bytes_or_text() -> None:
