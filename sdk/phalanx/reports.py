@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.client import Client
 from phalanx.core.errors import NotFoundError
+from phalanx.core.logrecords import LAST_LINES
 from phalanx.core.remote_errors import replay_command
 from phalanx.core.stacks import Place, RankStack, alike, ranks_text
 from phalanx.core.states import CallState, Cause, GangState, GpuState
@@ -22,7 +23,6 @@ from phalanx.core.views import CallView, GangView
 from phalanx.logs import read_logs
 
 PARTS_WITHIN_S = 10.0
-LAST_LINES = 50
 _AGAIN_S = 0.1
 _FAILED = (CallState.FAILED, CallState.TIMED_OUT)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.core.collectives import RankState, stands
 from phalanx.core.ids import id_text
+from phalanx.core.logrecords import LAST_LINES
 from phalanx.core.states import Outcome
 from phalanx.core.steps import RankSteps, rows_to_json
 from phalanx_agent.gang_config import GangConfig
@@ -24,7 +25,6 @@ from phalanx_agent.keeper.report import Evidence
 from phalanx_agent.keeper.telling import Why
 
 SUFFIX = ".report"
-LAST_LINES = 50
 
 
 def write(  # noqa: PLR0913  all that a keeper knows

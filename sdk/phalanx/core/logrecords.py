@@ -29,6 +29,8 @@ _SILENT_END = b'{"bytes_by_rank":{},"complete":true}'
 """Most short calls write nothing."""
 MAX_DATA_BYTES = 1 << 24
 """A larger length means that the bytes are not records."""
+LAST_LINES = 50
+"""So many of what a rank wrote last stand in the report of a failed call."""
 
 
 class RecordError(ValueError):
