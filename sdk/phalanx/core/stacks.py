@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_MORE_THREADS = "..."
 _OF_PYTHON = re.compile(r"/lib/python3\.\d+/")
 _OF_COLLECTIVES = "/torch/distributed/"
 
@@ -58,7 +59,8 @@ def main_thread(dump: str, *, caller: str = "", without: Sequence[str] = ()) -> 
     """Reads the main thread out of one dump or the last of several: what the file ``caller`` called, if it is there,
     leaving out files whose names begin as one of ``without``.
 
-    faulthandler writes threads from the youngest to the oldest, which is the main one.
+    faulthandler writes threads from the youngest to the oldest, which is the main one. Beyond the hundredth it writes
+    none: then nothing is known of the main one.
     """
     places = _main(dump)
     called = next((i for i, p in enumerate(places) if p.file == caller), len(places))
@@ -73,7 +75,7 @@ def caller_of(dump: str, file: str) -> str:
 def _main(dump: str) -> list[Place]:
     places: list[Place] = []
     for line in dump.splitlines():
-        if _THREAD.match(line):
+        if _THREAD.match(line) or line == _MORE_THREADS:
             places = []
         elif (found := _FRAME.match(line)) is not None:
             number = found["line"]
