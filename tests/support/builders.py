@@ -103,6 +103,7 @@ class World:
         timeout_ms: int = 0,
         terms: m.CallTerms | None = None,
         args_sha256: str = "",
+        parent: str = "",
     ) -> str:
         self.do(
             c.Submit(
@@ -113,6 +114,7 @@ class World:
                 timeout_ms=timeout_ms,
                 terms=terms or m.CallTerms(),
                 args_sha256=args_sha256,
+                parent=parent,
             )
         )
         return call_id(n)

@@ -74,6 +74,21 @@ def test_every_waiting_call_gets_a_gang_while_there_is_room_and_then_one_is_queu
     assert world.call(call_id(5)).state is CallState.QUEUED
 
 
+def test_a_call_made_from_inside_another_never_waits_behind_what_might_wait_for_it() -> None:
+    world = World(node_info(gpus=1))
+    f = world.register(spec())
+    gang = world.ready_gang(f)
+    world.submit(2, f, parent=call_id(1))
+    assert "CallAssigned" not in world.kinds(world.schedule())
+    world.submit(3, f)
+    world.schedule()
+    assert world.state.gangs[gang.id].calls == (call_id(1), call_id(3))
+    world.finish(call_id(1))
+    world.finish(call_id(3))
+    world.schedule()
+    assert world.call(call_id(2)).gang_id == gang.id
+
+
 def test_no_more_gangs_start_than_there_are_ids_for() -> None:
     world = World(node_info())
     f = world.register(spec())

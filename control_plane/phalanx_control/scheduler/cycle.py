@@ -6,7 +6,7 @@
     4 expect    a gang that is already starting for one of these calls
     5 place     a new gang, all or nothing; for a head that has waited long, nodes are kept free
     6 make room let idle gangs of other functions go, if that is enough
-    7 prefetch  behind the call that a busy gang runs
+    7 prefetch  behind the call that a busy gang runs, unless that might wait for it
     8 explain   the stored reason, where it changed
 
 First in, first out, except that later calls may pass one that cannot start, until it has waited 30 s: from then on
@@ -102,7 +102,7 @@ class _Pass:
         place = None if behind else self._place(call)
         if place is not None:
             return self._reserve(call, place)
-        if not self._need(call).spec.fresh and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
+        if self._may_wait_at_a_gang(call) and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
             return ""
         if behind:
             return f"waits behind earlier calls of {self._need(call).spec.name}"
@@ -111,6 +111,10 @@ class _Pass:
 
     def _need(self, call: Call) -> Need:
         return Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
+
+    def _may_wait_at_a_gang(self, call: Call) -> bool:
+        """What runs there may wait for a call that was made from inside another, at whatever depth."""
+        return not call.parent and not self._need(call).spec.fresh
 
     def _use_warm(self, call: Call, line: Line, *, at_most: int) -> bool:
         """Gives the call to a warm gang with at most ``at_most`` logged calls; the longest idle first."""
