@@ -5,6 +5,7 @@ Pure. The keeper asks for a gang on one node, the lead's agent for a gang on sev
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +21,8 @@ def judged(said: ErrorInfo, states: Sequence[RankState]) -> ErrorInfo:
     """
     dead = tuple(r.rank for r in said.ranks if r.signal or r.exit_code)
     failed = tuple(r.rank for r in said.ranks if r.rank not in dead)
-    finding = at_fault(states, failed=failed, dead=dead)
+    crashed = tuple(r.rank for r in said.ranks if r.signal not in (0, signal.SIGABRT))
+    finding = at_fault(states, failed=failed, dead=dead, crashed=crashed)
     said = replace(said, cause=Cause.USER_EXCEPTION, ranks=_flagged(said.ranks, finding.culprits, states))
     if not finding.culprits:
         return _of_nobody(said, finding)

@@ -152,6 +152,26 @@ def test_who_made_ranks_fail_in_collectives(
     assert at_fault(states, failed=who_failed, dead=who_died).culprits == culprits
 
 
+@pytest.mark.parametrize(
+    ("states", "culprits"),
+    [
+        pytest.param([dead(0), waits(1)], (0,), id="the other waits in the same"),
+        pytest.param([dead(0), works(1)], (0,), id="the other has not come yet"),
+        pytest.param([dead(0), failed(1)], (0,), id="the other failed for it"),
+        pytest.param([dead(0), returned(1)], (), id="the other returned without it"),
+        pytest.param([dead(0), waits(1), waits(2, size=9), waits(3)], (2,), id="one came with another size"),
+    ],
+)
+def test_a_crash_within_a_collective_is_a_ranks_own_unless_the_others_did_not_keep_in_step(
+    states: list[RankState], culprits: tuple[int, ...]
+) -> None:
+    assert at_fault(states, failed=[], dead=(0,), crashed=(0,)).culprits == culprits
+
+
+def test_one_that_has_returned_is_behind_what_its_only_other_rank_failed_in() -> None:
+    assert at_fault([failed(0), returned(1)], failed=[0]).culprits == (1,)
+
+
 def test_ranks_that_all_raised_in_one_collective_did_so_alike() -> None:
     assert at_fault([failed(0), failed(1)], failed=[1, 0]).alike
     assert not at_fault([failed(0), failed(1, 6)], failed=[1]).alike

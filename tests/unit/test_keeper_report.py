@@ -91,3 +91,10 @@ def test_an_error_survives_the_way_through_json() -> None:
     evidence.add_death(DEATH)
     error = evidence.verdict(during="x").error
     assert error_from_dict(error_to_dict(error)) == error
+
+
+def test_only_a_crash_within_a_collective_may_be_anothers_doing() -> None:
+    crashed = replace(DEATH, signal=int(signal.SIGSEGV))
+    assert not crashed.is_mismatch
+    assert replace(crashed, in_collective=True).is_mismatch
+    assert not replace(DEATH, in_collective=True).is_mismatch, "it was killed from outside"

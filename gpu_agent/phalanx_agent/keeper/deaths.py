@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from phalanx.core.clock import Clock
 from phalanx.core.frames import Frame
+from phalanx.core.stacks import main_thread
 from phalanx_agent.keeper import telling
 from phalanx_agent.keeper.channel import ChannelClosedError
 from phalanx_agent.keeper.ending import Ending
@@ -62,10 +63,12 @@ class Deaths:
         if not expected:
             append_durably(self.gang_dir / "deaths.jsonl", died.as_dict())
             self._hear_last_words(rank)
-            died = self._death(rank, exit_code, number)
             stack = rank.stack()
             if stack:
                 self.evidence.stacks[rank.rank] = stack
+            places = main_thread(stack)
+            inside = bool(places) and places[0].is_of_collectives
+            died = replace(self._death(rank, exit_code, number), in_collective=inside)
             self.evidence.add_death(died)
         self.gang.tell(telling.dead(died))
         if not expected:

@@ -33,11 +33,15 @@ class Death:
     last_lines: str
     out_of_memory: bool = False
     """The kernel's own count of out-of-memory kills rose while it ran."""
+    in_collective: bool = False
+    """Its main thread was in torch's own code when it crashed."""
 
     @property
     def is_mismatch(self) -> bool:
         """The collective library ended it for what another rank, or it itself, did in a collective."""
-        return self.signal == signal.SIGABRT and _MISMATCH in self.last_lines
+        if self.signal == signal.SIGABRT:
+            return _MISMATCH in self.last_lines
+        return self.signal in _CRASHES and self.in_collective
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

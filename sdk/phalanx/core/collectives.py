@@ -130,10 +130,14 @@ def compare(states: Sequence[RankState], *, world_size: int) -> Finding:
     return Finding(culprits=inside if alone else (), text=text)
 
 
-def at_fault(states: Sequence[RankState], *, failed: Sequence[int], dead: Sequence[int] = ()) -> Finding:
+def at_fault(
+    states: Sequence[RankState], *, failed: Sequence[int], dead: Sequence[int] = (), crashed: Sequence[int] = ()
+) -> Finding:
     """Names who made ranks fail in collectives, where none failed otherwise. ``states``: of all ranks of the gang.
 
-    ``failed``: those that raised. ``dead``: those that the collective library ended; they cannot be asked.
+    ``failed``: those that raised. ``dead``: those that ended within a collective; they cannot be asked. ``crashed``: of
+    these, those that the library did not end by itself. A crash is a rank's own, unless one that has returned left it
+    with what only two could do.
     """
     living = [s for s in states if s.rank not in dead]
     text = describe(living)
@@ -144,6 +148,8 @@ def at_fault(states: Sequence[RankState], *, failed: Sequence[int], dead: Sequen
         if odd is not None:
             return Finding(culprits=odd, text=text, what="entered another collective than the other ranks")
     if dead:
+        if len(dead) == 1 and dead == crashed and not any(s.replied and not s.failed for s in living):
+            return Finding(culprits=tuple(dead), text=text)
         alike = {s.last[-1].text if s.last else None for s in living}
         alone = len(dead) == len(alike) == 1 and len(living) > 1 and None not in alike
         return Finding(culprits=tuple(dead) if alone else (), text=text)
@@ -159,7 +165,8 @@ def _of_failed(states: Sequence[RankState], failed: Sequence[int], text: str) ->
                 first[group] = min(count, first.get(group, count))
     world_size = len(states)
     behind = _missing(states, first, world_size)
-    if behind and (2 * len(behind) < world_size or set(behind) <= {*failed}):
+    returned = {s.rank for s in states if s.replied and not s.failed}
+    if behind and (2 * len(behind) < world_size or set(behind) <= {*failed} or {*behind} == returned):
         return Finding(culprits=behind, text=text, what="did not enter the collective that other ranks failed in")
     if not behind and len(failed) == world_size > 1:
         return Finding(text=text, alike=True)
