@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.errors import PhalanxError
 from tests.support import dies_early
-from tests.support.cluster import Cluster
 from tests.support.gang_table import COLLECTIVES, EARLY, WAYS, Trial, go_wrong
+from tests.support.shared_cluster import connected_cluster
 
 HANG_S = 1.5
 PATIENCE_S = 60.0
@@ -108,16 +106,14 @@ def run_trials(seeds: range) -> list[Told]:
     found: list[Told] = []
     with (
         tempfile.TemporaryDirectory(prefix="px-culprits-") as folder,
-        Cluster(Path(folder), agents=2, gpus_per_agent=4) as cluster,
+        connected_cluster(Path(folder), agents=2, gpus_per_agent=4),
     ):
-        connection.use(Connection(cluster.address(), cluster.token, str(cluster.ca)))
         for seed in seeds:
             told = run_trial(seed)
             found.append(told)
             if not told.is_right:
                 sys.stdout.write(f"{told.verdict}: {told}\n")
                 sys.stdout.flush()
-        connection.disconnect()
     counts = Counter(told.verdict for told in found)
     sys.stdout.write(f"{len(found)} seeds: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()) + "\n")
     return found

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.errors import RankDiedError
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 COUNT = int(os.environ.get("PHALANX_CRASHES", "50"))
@@ -27,10 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 3 * COUNT)]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, gpus_per_agent=2) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path, gpus_per_agent=2) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=1, scaledown_window=5)

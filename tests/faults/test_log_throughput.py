@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.logs import CallLogs
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,10 +25,8 @@ LINES_PER_S = 10_000
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, gpus_per_agent=RANKS) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path, gpus_per_agent=RANKS) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=RANKS, scaledown_window=5)

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.states import CallState
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 READER = """
@@ -33,10 +32,8 @@ for item in endless.stream(sys.argv[1]):
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=2) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=2) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=0, scaledown_window=30, grace=2)

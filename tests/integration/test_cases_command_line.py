@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 import phalanx
-from phalanx import connection, wire_errors
-from phalanx.connection import Connection
+from phalanx import wire_errors
 from phalanx_proto.v1 import control_pb2
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 
 GPUCTL = f"{sys.executable} -m phalanx.cli.main"
 LONG = "n" * 200
@@ -22,11 +22,9 @@ LONG = "n" * 200
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster")) as running:
         phalanx.gpu_function(gpus=0, scaledown_window=1, name=LONG)(abs).spawn(1).get(60)
         yield running
-        connection.disconnect()
 
 
 def shell(cluster: Cluster, line: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.topology.fabric import Domain, Fabric, FabricNode
 from phalanx.core.topology.fabric_codec import fabric_to_json
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 
 SLURM = """SwitchName=spine Switches=leaf[1-2]
 SwitchName=leaf1 Nodes=n[0,3,9]
@@ -27,10 +26,8 @@ SwitchName=leaf2 Nodes=n[1-2]
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), agents=4, gpus_per_agent=2, replicas=2) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), agents=4, gpus_per_agent=2, replicas=2) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=4, scaledown_window=1)

@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.topology.codec import to_json
 from phalanx.core.topology.importers.nccl_xml import read_nccl_xml
 from phalanx.core.topology.importers.reading import number_list
 from phalanx.core.topology.presets import preset
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,10 +44,8 @@ def made_machine() -> str:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "machine.json").write_text(made_machine())
-    with Cluster(folder, simulate=str(folder / "machine.json"), agents=2) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(folder, simulate=str(folder / "machine.json"), agents=2) as running:
         yield running
-        connection.disconnect()
 
 
 def seen() -> Seen:

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from tests.faults.culprits import drawn, run_trial
 from tests.support.cluster import Cluster
 from tests.support.gang_table import EARLY, Trial, go_wrong
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -27,10 +26,8 @@ HANG_S = 1.5
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=4) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=4) as running:
         yield running
-        connection.disconnect()
 
 
 def gpuctl(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:

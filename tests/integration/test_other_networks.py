@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
-from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 HOSTS = ("fd00::1", "fd00::2")
@@ -46,10 +44,11 @@ def sum_and_interface() -> tuple[int, str, str]:
 
 def main() -> None:
     function = phalanx.gpu_function(gpus=4, nodes=2, scaledown_window=1, returns="all")(sum_and_interface)
-    with Cluster(Path(tempfile.mkdtemp()), agents=2, gpus_per_agent=2, hosts=HOSTS) as cluster:
-        connection.use(Connection(cluster.address(), cluster.token, str(cluster.ca)))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        connected_cluster(Path(folder), agents=2, gpus_per_agent=2, hosts=HOSTS),
+    ):
         print(set(function.remote()), set(function.spawn().get(60)), flush=True)
-        connection.disconnect()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")

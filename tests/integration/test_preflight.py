@@ -15,24 +15,21 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.errors import PhalanxError
 from phalanx.core.topology.verified import Verified
 from phalanx.runner import current
 from tests.support import faulty_copies  # noqa: F401  # pyright: ignore[reportUnusedImport] - ranks import it, too
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(
+    with connected_cluster(
         tmp_path_factory.mktemp("cluster"), simulate="dgx1_v100", agent_flags=("--preflight", "boot")
     ) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=2, scaledown_window=0.1)

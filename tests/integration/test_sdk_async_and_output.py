@@ -23,7 +23,7 @@ from tests.support.wait import wait_until, wait_until_async
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with connected_cluster(tmp_path_factory.mktemp("cluster")) as running:
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), gpus_per_agent=4) as running:
         yield running
 
 

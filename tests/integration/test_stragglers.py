@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.errors import NotFoundError
 from phalanx.core.steps import SLOW_RATIO, RankSteps
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.training import WORK_S, train
 from tests.support.wait import wait_until
 
@@ -25,10 +24,8 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=2) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), agents=2, gpus_per_agent=2) as running:
         yield running
-        connection.disconnect()
 
 
 def rows_of(call: phalanx.Call[Any]) -> tuple[RankSteps, ...]:

@@ -17,11 +17,10 @@ import numpy as np
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.states import CallState
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 STREAMS = itertools.count()
@@ -31,10 +30,8 @@ LEFT = contextvars.ContextVar("left", default="nothing")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), gpus_per_agent=4) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), gpus_per_agent=4) as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=0, scaledown_window=30, grace=2)

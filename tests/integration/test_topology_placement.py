@@ -7,20 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.errors import NotFoundError
 from phalanx.core.topology.presets import preset
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), simulate="dgx1_v100") as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), simulate="dgx1_v100") as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=2, scaledown_window=5)

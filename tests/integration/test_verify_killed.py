@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from phalanx import connection
-from phalanx.connection import Connection
 from phalanx.core.states import CallState
 from phalanx.runner import current
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
@@ -25,10 +24,8 @@ SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), simulate="dgx1_v100") as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(tmp_path_factory.mktemp("cluster"), simulate="dgx1_v100") as running:
         yield running
-        connection.disconnect()
 
 
 @phalanx.gpu_function(gpus=1, scaledown_window=0.1)

@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import phalanx
-from phalanx import connection, webhooks
-from phalanx.connection import Connection
+from phalanx import webhooks
 from tests.support.cluster import Cluster
+from tests.support.shared_cluster import connected_cluster
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -60,10 +60,10 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture(scope="module", autouse=True)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    with Cluster(folder, gpus_per_agent=1, replicas=2, control_flags=("--allow-private-webhooks",)) as running:
-        connection.use(Connection(running.address(), running.token, str(running.ca)))
+    with connected_cluster(
+        folder, gpus_per_agent=1, replicas=2, control_flags=("--allow-private-webhooks",)
+    ) as running:
         yield running
-        connection.disconnect()
 
 
 def double(number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import phalanx
 from phalanx import connection
@@ -15,9 +16,9 @@ from tests.support.wait import wait_until
 
 
 @contextmanager
-def connected_cluster(folder: Path) -> Generator[Cluster]:
-    """Yields a running cluster that is this process's own."""
-    with Cluster(folder, gpus_per_agent=4) as running:
+def connected_cluster(folder: Path, **options: Any) -> Generator[Cluster]:
+    """Yields a running cluster that is this process's own. ``options``: those of `Cluster`."""
+    with Cluster(folder, **options) as running:
         connection.use(Connection(running.address(), running.token, str(running.ca)))
         try:
             yield running
