@@ -66,7 +66,7 @@ def _webhook(call: Call, *, archived: bool) -> str:
         return ""
     to = "/".join(call.webhook.split("/", 3)[:3]) + "/…"
     if delivery is None:
-        return f"tells {to} when it has ended"
+        return f"{to}, when it has ended"
     tries = f"{delivery.attempts} attempt{'' if delivery.attempts == 1 else 's'}"
     last = delivery.error or (f"answered {delivery.status}" if delivery.status else "")
     if delivery.over:

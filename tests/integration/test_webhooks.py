@@ -108,5 +108,5 @@ def test_the_next_leader_tells_what_the_former_one_could_not(cluster: Cluster, r
         webhooks.verify(*receiver.got[0], new["secret"])
     wait_until(lambda: client.get_call(call.id).webhook.startswith("delivered after 2 attempts"), "it is noted", 20)
     told = gpuctl(cluster, "explain", call.id, replica=left)
-    assert f"webhook  delivered after 2 attempts: http://127.0.0.1:{receiver.server_port}/…, answered 200" in told
+    assert f"tells  delivered after 2 attempts: http://127.0.0.1:{receiver.server_port}/…, answered 200" in told
     assert "s3cr3t" not in told

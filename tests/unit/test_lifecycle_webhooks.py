@@ -43,7 +43,7 @@ def test_an_end_is_to_be_told_from_the_moment_that_it_is_in_the_log() -> None:
     world = World(node_info())
     world.submit(1, world.register(spec()), terms=TERMS)
     assert world.state.untold is None
-    assert shown(world, world.call(call_id(1))) == "tells https://hooks.example.com/… when it has ended"
+    assert shown(world, world.call(call_id(1))) == "https://hooks.example.com/…, when it has ended"
     world.cancel(call_id(1))
     call = world.call(call_id(1))
     assert list(ordered.in_order(world.state.untold)) == [(call.ended_wall_ms, call.id)]

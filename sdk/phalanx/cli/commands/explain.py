@@ -70,7 +70,7 @@ def _of_call(call: CallView) -> list[tuple[str, str]]:
     if call.reason:
         rows.append(("waits" if state is CallState.QUEUED and not call.gang_id else "reason", call.reason))
     if call.webhook:
-        rows.append(("webhook", call.webhook))
+        rows.append(("tells", call.webhook))
     return rows
 
 
