@@ -148,7 +148,7 @@ def at_fault(
         if odd is not None:
             return Finding(culprits=odd, text=text, what="entered another collective than the other ranks")
     if dead:
-        if len(dead) == 1 and dead == crashed and not any(s.replied and not s.failed for s in living):
+        if len(dead) == 1 and dead[0] in crashed and not any(s.replied and not s.failed for s in living):
             return Finding(culprits=tuple(dead), text=text)
         alike = {s.last[-1].text if s.last else None for s in living}
         alone = len(dead) == len(alike) == 1 and len(living) > 1 and None not in alike
