@@ -38,6 +38,8 @@ def check_indexes(state: State) -> None:
     assert list(ordered.in_order(state.deadlines)) == sorted((c.deadline_ms, c.id) for c in live)
     assert list(ordered.in_order(state.keys_line)) == sorted((use.until_ms, name) for name, use in state.keys.items())
     assert list(ordered.in_order(state.ended_line)) == sorted((ms, c) for c, ms in state.ended.items())
+    untold = ((c.delivery, c.id) for c in state.calls.values() if c.delivery is not None and not c.delivery.over)
+    assert list(ordered.in_order(state.untold)) == sorted((d.next_wall_ms, call_id) for d, call_id in untold)
 
 
 def check_one_holder_per_gpu(state: State) -> None:
