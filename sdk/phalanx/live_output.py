@@ -84,15 +84,16 @@ class Showing:
         self._display = display
         self._prefix = prefix
         self._begun = False
+        self._lasted = False
         self._left = threading.Event()
         self._drained = threading.Event()
 
-    def begin(self) -> bool:
-        """Returns False, and shows nothing, where enough others are shown."""
+    def begin(self, *, after_ms: int = 0) -> bool:
+        """False, and nothing is shown, where enough others are. ``after_ms``: a call that is shorter is not shown."""
         self._begun = _Process.places.acquire(blocking=False)
         if not self._begun:
             return False
-        workers().run(self._follow)
+        workers().run(lambda: self._follow(after_ms))
         return True
 
     def leave(self) -> None:
@@ -100,7 +101,9 @@ class Showing:
         self._left.set()
 
     def end(self, within_s: float = DRAIN_S) -> None:
-        """Waits until all is shown that the call wrote, for so long at most."""
+        """Waits until all is shown that the call wrote, for so long at most; not for a call that was too short."""
+        if not self._lasted:
+            self._left.set()
         if self._begun:
             self._drained.wait(within_s)
         self._left.set()
@@ -109,9 +112,10 @@ class Showing:
     def drained(self) -> bool:
         return self._drained.is_set()
 
-    def _follow(self) -> None:
+    def _follow(self, after_ms: int) -> None:
         try:
-            if self._is_known():
+            self._lasted = not (after_ms and self._left.wait(after_ms / 1000))
+            if self._lasted and self._is_known():
                 for line in self._logs.live():
                     self._display.show(self._prefix, line)
         except (PhalanxError, OSError, ValueError):  # the call's outcome matters, not what could not be shown of it

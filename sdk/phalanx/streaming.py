@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Generator
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from phalanx import aio
@@ -23,6 +24,7 @@ from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection
 from phalanx.definition import Definition, Target
 from phalanx.giving_up import STOPS, break_off, cancel_behind
+from phalanx.live_output import SHORT_MS, Showing, display
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
 from phalanx.pending import Pending
 from phalanx.runner import RECOVER_MS, STOP_LOOK_MS, Flight, Runner
@@ -53,6 +55,7 @@ class StreamCall:
         self._flight: Flight | None = None
         self._submitted = False
         self._pause = threading.Event()
+        self._showing: Showing | None = None
         self._unsaid = 0
         self._unsaid_bytes = 0
 
@@ -67,11 +70,27 @@ class StreamCall:
         self._runner = runner = current_runner()
         self._target = target = self._definition.target(runner.client)
         target.refuse_plain()
-        route = runner.route(target)
-        if route is None:
-            self._begin_durably(runner, target)
-        else:
-            self._flies(target, route, self._packed)
+        if runner.shows_output:
+            self._showing = Showing(runner.client, self.call_id, display())
+            self._showing.begin(after_ms=SHORT_MS)
+        with self._shown_to_its_end():
+            route = runner.route(target)
+            if route is None:
+                self._begin_durably(runner, target)
+            else:
+                self._flies(target, route, self._packed)
+
+    @contextlib.contextmanager
+    def _shown_to_its_end(self) -> Generator[None]:
+        """Where the stream ends inside, waits until what its ranks printed is shown."""
+        try:
+            yield
+        except Exception:
+            self.over = True
+            raise
+        finally:
+            if self.over and self._showing is not None:
+                self._showing.end()
 
     def _begin_durably(self, runner: Runner, target: Target) -> None:
         runner.submit(target, self.raw_id, self._packed, stream=True)
@@ -159,10 +178,14 @@ class StreamCall:
     def told(self) -> bool:
         """The outcome is here: `finish` does not block."""
         frame = self.pending.frame
-        return frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE)
+        return self._showing is None and frame is not None and frame.kind in (Kind.RESULT, Kind.FAILURE)
 
     def finish(self) -> bool:
         """True at the end; False where it goes on, because it began elsewhere. Raises what ended it. May block."""
+        with self._shown_to_its_end():
+            return self._finished()
+
+    def _finished(self) -> bool:
         flight, runner = self._flight, self._runner
         assert flight is not None
         assert runner is not None
@@ -215,6 +238,8 @@ class StreamCall:
     def leave(self) -> None:
         """The reader wants no more: the generator is closed where it stands. Does not wait for that."""
         self.left = True
+        if self._showing is not None:
+            self._showing.leave()
         flight = self._flight
         if flight is None:
             if self._submitted and self._runner is not None:

@@ -122,10 +122,30 @@ SCRIPT = """
         print("before it failed")
         raise ValueError("no")
 
+    @phalanx.gpu_function(gpus=0, scaledown_window=5)
+    def count(n, s):
+        for i in range(n):
+            print("makes", i)
+            time.sleep(s)
+            yield i
+        print("made all")
+        assert n < 3
+
     async def later():
         return await talk.remote.aio(0.5)
 
-    if __name__ == "__main__" and len(sys.argv) > 1:
+    async def items():
+        return [i async for i in count.stream.aio(2, 0.3)]
+
+    if __name__ == "__main__" and "stream" in sys.argv:
+        print(list(count.stream(2, 0.3)))
+        print(list(count.stream(1, 0)))
+        print(asyncio.run(items()))
+        try:
+            list(count.stream(3, 0.2))
+        except AssertionError:
+            print("failed")
+    elif __name__ == "__main__" and len(sys.argv) > 1:
         talk.remote(0)
         print(asyncio.run(later()))
         print(list(talk.map([0.6, 0.7])))
@@ -172,6 +192,15 @@ def test_it_is_shown_for_maps_and_async_calls_too(cluster: Cluster, tmp_path: Pa
         for number in (0, 1):
             assert lines.count(f"[{number} r{rank}] hello from {rank}") == 1
             assert lines.count(f"[{number} r{rank}] bye") == 1
+
+
+def test_it_is_shown_for_streams_while_they_last(cluster: Cluster, tmp_path: Path) -> None:
+    done = run_script(cluster, tmp_path, "stream", PHALANX_LOGS="1")
+    assert done.stdout == "[0, 1]\n[0]\n[0, 1]\nfailed\n"
+    lines = done.stderr.splitlines()
+    assert lines.count("[r0] makes 1") == 3
+    assert lines.count("[r0] makes 2") == 1
+    assert lines.count("[r0] made all") == 3, "what was written at the end, too; not that of one that ended at once"
 
 
 def test_without_a_terminal_nothing_is_shown(cluster: Cluster, tmp_path: Path) -> None:
