@@ -25,8 +25,8 @@ class AtTerminal:
         self._seen = 0
         self._pid, self._fd = pty.fork()
         if self._pid == 0:
+            _resize(0, rows, columns)
             os.execvpe(argv[0], argv, env)
-        self.resize(rows, columns)
 
     def __enter__(self) -> Self:
         return self
@@ -38,7 +38,7 @@ class AtTerminal:
         os.close(self._fd)
 
     def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        _resize(self._fd, rows, columns)
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
@@ -72,3 +72,7 @@ class AtTerminal:
             return False
         self.text += data.decode("utf-8", "replace")
         return bool(data)
+
+
+def _resize(fd: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -39,7 +39,7 @@ WRITES_DOWN_ITS_FAILURE = f"""Current thread 0x01 (most recent call first):
 
 @dataclass
 class Ranks:
-    """Ranks that answer only when told to. A signal to any of them adds the next of ``dumps`` to rank 0's file."""
+    """Ranks that answer only when told to. Rank 0 writes the next of ``dumps`` when it does so, or at a signal."""
 
     folder: Path
     dumps: list[str] = field(default_factory=list[str])
@@ -83,6 +83,8 @@ class Ranks:
 
     def answer(self, number: int, value: object = None, *, asked: bytes = b"f") -> None:
         assert self.ends[number].recv(64) == asked
+        if asked == b"f" and number == 0 and self.dumps:
+            self.writes(self.dumps.pop(0))
         text = json.dumps({**COUNTS, "last": [ENTRY]} if value is None else value)
         self.ends[number].send(text.encode())
 
@@ -116,6 +118,7 @@ def test_a_look_is_told_when_all_have_answered_and_their_stacks_are_whole(ranks:
     ranks.answer(0)
     ranks.answer(1)
     ranks.passes(30)
+    assert ranks.signals == 0
     assert [s.answered for s in ranks.states] == [True, True]
     assert [p.short for p in ranks.states[0].places] == ["train.py:88"]
     assert ranks.states[0].places[0].file == "train.py"
@@ -126,7 +129,10 @@ def test_a_rank_that_does_not_answer_is_told_by_its_stack_at_the_deadline(ranks:
     ranks.dumps = [WORKS]
     ranks.look()
     ranks.answer(1)
-    ranks.passes(140)
+    ranks.passes(60)
+    assert ranks.signals == 0
+    ranks.passes(80)
+    assert ranks.signals == 1
     assert not ranks.told
     ranks.passes(20)
     assert [s.answered for s in ranks.states] == [False, True]
@@ -203,12 +209,34 @@ def test_a_failure_that_is_never_told_delays_a_look_to_its_deadline_only(ranks: 
 def test_a_stack_that_comes_in_two_pieces_is_read_whole(ranks: Ranks) -> None:
     head, tail = WORKS[:60], WORKS[60:]
     ranks.dumps = [head]
+    ranks.ranks[0].ready = False
     ranks.look()
-    ranks.answer(0)
     ranks.answer(1)
     ranks.writes(tail)
     ranks.passes(40)
     assert [p.line for p in ranks.states[0].places] == [88]
+
+
+def test_a_rank_that_has_no_reader_yet_is_signalled_at_once(ranks: Ranks) -> None:
+    ranks.dumps = [WORKS]
+    ranks.ranks[0].ready = False
+    ranks.look()
+    ranks.answer(1)
+    ranks.passes(30)
+    assert ranks.signals == 1
+    assert [p.short for p in ranks.states[0].places] == ["train.py:88"]
+
+
+def test_a_rank_is_not_signalled_while_its_reader_may_write_down_its_stacks(ranks: Ranks) -> None:
+    """Both at once would walk through the stack of a thread that runs, and that may crash the rank."""
+    ranks.dumps = [WORKS]
+    ranks.look()
+    ranks.answer(1)
+    ranks.passes(60)
+    ranks.answer(0)
+    ranks.passes(20)
+    assert ranks.signals == 0
+    assert [p.short for p in ranks.states[0].places] == ["train.py:88"]
 
 
 def test_a_stack_that_was_asked_for_is_not_taken_for_a_crash(ranks: Ranks) -> None:

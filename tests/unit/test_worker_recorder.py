@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phalanx.core.collectives import Collective
+from phalanx.core.stacks import main_thread
 from phalanx_agent.worker import recorder
 
 STATUS = {"last_enqueued_collective": "5", "last_completed_collective": "4", "last_started_collective": "-1"}
@@ -71,15 +74,37 @@ def test_a_collective_is_told_by_name_sizes_and_types(
     assert (told["op"], told["sizes"], told["dtypes"], told["done"]) == (op, sizes, dtypes, False)
 
 
-def test_the_reader_answers_each_question_and_ends_with_its_keeper() -> None:
+def test_the_reader_answers_each_question_and_ends_with_its_keeper(tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks"
     keeper, rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     keeper.send(recorder.LIGHT)
     keeper.send(recorder.FULL)
     keeper.shutdown(socket.SHUT_WR)
-    recorder.serve(rank.fileno(), torchs(entry(5)))
+    with stacks.open("wb") as file:
+        recorder.serve(rank.fileno(), torchs(entry(5)), file.fileno())
     assert [len(json.loads(keeper.recv(1 << 16))["last"]) for _ in range(2)] == [0, 1]
+    assert stacks.read_text().count("Current thread") == 1, "once, for the full question"
     keeper.close()
     rank.close()
+
+
+@pytest.mark.parametrize("others", [0, 3, 120])
+def test_the_main_thread_is_written_down_whatever_number_of_others_there_is(tmp_path: Path, others: int) -> None:
+    stop = threading.Event()
+    threads = [threading.Thread(target=stop.wait) for _ in range(others)]
+    for thread in threads:
+        thread.start()
+    try:
+        with (tmp_path / "stacks").open("wb") as file:
+            writer = threading.Thread(target=recorder.write_stacks, args=(file.fileno(),))
+            writer.start()
+            writer.join()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    functions = [place.function for place in main_thread((tmp_path / "stacks").read_text())]
+    assert "test_the_main_thread_is_written_down_whatever_number_of_others_there_is" in functions
 
 
 @pytest.mark.parametrize("set_by_user", ["", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])

@@ -1,8 +1,9 @@
 """Looks at ranks from outside: where their threads stand, and what torch recorded of their collectives.
 
-The stack comes through a signal that faulthandler serves in C, so also where a rank holds the interpreter or sits in
-a collective. The record comes from the rank's one reader, or not in time. A look never waits: it is told by a
-callback, when all have answered or at its deadline, of whoever did.
+The rank's one reader writes down the stacks and answers with the record. Where it does not, because the interpreter is
+held or it is not there yet, a signal that faulthandler serves in C fetches the stacks half way to the deadline. Not
+before: such a walk through the stack of a thread that runs may crash the rank, and the reader is one that would run.
+A look never waits: it is told by a callback, when all have answered or at its deadline, of whoever did.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ Told = Callable[[list[RankState]], None]
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """One look under way. ``sizes``: of stack files, before the signal and at the last look at them."""
+    """One look under way. ``sizes``: of stack files that are to grow, at its begin and when last looked at.
+
+    ``unsignalled``: who has a reader that may still write down its stacks.
+    """
 
     number: int
     full: bool
+    signals_ms: int
     until_ms: int
     told: Told
     asked: set[int] = field(default_factory=set[int])
     records: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    unsignalled: set[int] = field(default_factory=set[int])
     dumps: dict[int, str] = field(default_factory=dict[int, str])
     over: bool = False
 
@@ -79,7 +85,8 @@ class Looker:
     def look(self, told: Told, *, full: bool, within_ms: int) -> None:
         """Asks every living rank; with ``full`` also for its last collectives and its stack."""
         self._count += 1
-        look = _Look(self._count, full, self.clock.monotonic_ms() + within_ms, told)
+        now = self.clock.monotonic_ms()
+        look = _Look(self._count, full, now + within_ms // 2, now + within_ms, told)
         self._open[look.number] = look
         for rank in self.ranks:
             if rank.alive:
@@ -87,17 +94,24 @@ class Looker:
         self._step(look)
 
     def _ask(self, rank: RankProcess, look: _Look) -> None:
-        waiting = self._unanswered.get(rank.rank)
-        if waiting is not None and rank.ready and len(waiting) < _MAX_UNANSWERED:
-            try:
-                os.write(rank.look_fd, b"f" if look.full else b"l")
-            except OSError:
-                return
-            waiting.append(look)
-            look.asked.add(rank.rank)
         if look.full and rank.started:
             look.sizes[rank.rank] = (_size(rank.stack_path), -1)
+        if self._ask_reader(rank, look):
+            look.asked.add(rank.rank)
+            look.unsignalled.add(rank.rank)
+        elif rank.rank in look.sizes:
             os.kill(rank.pid, STACK_SIGNAL)
+
+    def _ask_reader(self, rank: RankProcess, look: _Look) -> bool:
+        waiting = self._unanswered.get(rank.rank)
+        if waiting is None or not rank.ready or len(waiting) >= _MAX_UNANSWERED:
+            return False
+        try:
+            os.write(rank.look_fd, b"f" if look.full else b"l")
+        except OSError:
+            return False
+        waiting.append(look)
+        return True
 
     def _answered(self, rank: RankProcess) -> None:
         waiting = self._unanswered[rank.rank]
@@ -122,12 +136,15 @@ class Looker:
         """Goes on with a look: reads stacks that are whole, and tells when there is nothing left to wait for."""
         if look.over:
             return
-        late = self.clock.monotonic_ms() >= look.until_ms
+        now = self.clock.monotonic_ms()
+        late = now >= look.until_ms
         for rank in self.ranks:
             if rank.rank in look.sizes:
                 self._read_stack(rank, look, late=late)
+            if rank.rank in look.sizes and now >= look.signals_ms:
+                self._signal(rank, look)
         if not (look.complete or late):
-            due = min(self.clock.monotonic_ms() + _LOOK_AGAIN_MS, look.until_ms) if look.sizes else look.until_ms
+            due = min(now + _LOOK_AGAIN_MS, look.until_ms) if look.sizes else look.until_ms
             self.loop.at(f"look {look.number}", due, lambda: self._step(look))
             return
         look.over = True
@@ -138,13 +155,19 @@ class Looker:
     def _read_stack(self, rank: RankProcess, look: _Look, *, late: bool) -> None:
         before, last = look.sizes[rank.rank]
         size = _size(rank.stack_path)
-        if size > before and (size == last or late):
+        if size > before and (rank.rank in look.records or size == last or late):
             look.dumps[rank.rank] = rank.dump_from(before)
             rank.dumped_to = max(rank.dumped_to, size)
         if late or not rank.alive or self._is_read(rank, look):
             del look.sizes[rank.rank]
         else:
             look.sizes[rank.rank] = (before, size)
+
+    def _signal(self, rank: RankProcess, look: _Look) -> None:
+        """Once for each look, and not to a rank whose stacks are here."""
+        if rank.rank in look.unsignalled and rank.rank not in look.dumps:
+            look.unsignalled.remove(rank.rank)
+            os.kill(rank.pid, STACK_SIGNAL)
 
     def _is_read(self, rank: RankProcess, look: _Look) -> bool:
         """A rank that was met while it writes down its own failure says better itself where that came from."""

@@ -1,7 +1,7 @@
 """A rank, from its fork to its end: become what the function asked for, join the group, then run calls one by one.
 
-The main thread runs user code; beside it, where there is a group, sleeps the recorder's reader. Whatever user code
-does, exactly one reply goes out per call, and only from the process that was forked as the rank.
+The main thread runs user code; beside it sleeps the recorder's reader. Whatever user code does, exactly one reply goes
+out per call, and only from the process that was forked as the rank.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ class _Rank:
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
         joined = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
-        if config.world_size > 1 and joined.backend:
-            recorder.start(self._fds.look)
+        recorder.start(self._fds.look, self._fds.stack, grouped=config.world_size > 1 and bool(joined.backend))
         verified = self._verify(joined.backend, device) if joined.verifies else None
         limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)

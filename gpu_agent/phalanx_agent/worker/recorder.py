@@ -1,17 +1,22 @@
-"""A rank's answer to its keeper: how many collectives it has entered and completed, and which the last ones were.
+"""A rank's answer to its keeper: how many collectives it has entered and completed, which the last ones were, and
+where its threads stand.
 
 The one small reader beside the main thread. It sleeps in a read until the keeper asks, takes torch's own records,
-which exist for gloo and NCCL alike, and holds no lock of ours. Where user code holds the interpreter for long, the
-answer comes late, and the keeper goes by the stack. A forked child has no reader.
+which exist for gloo and NCCL alike, and holds no lock of ours. While it writes down stacks it holds the interpreter, so
+that none of them moves. Where user code holds it for long, the answer comes late, and the keeper fetches the stacks by
+a signal. A forked child has no reader.
 """
 
 from __future__ import annotations
 
 import _thread
+import faulthandler
 import importlib
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.core.collectives import DEFAULT_GROUP
@@ -24,6 +29,10 @@ MAX_SIZES_CHARS = 120
 LIGHT, FULL = b"l", b"f"
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _MAX_ASK_BYTES = 64
+_MAX_THREADS = 100
+"""So many faulthandler writes down, the youngest first; the main thread is the oldest."""
+
+Dump = Callable[..., bytes | str]
 
 
 def prepare_environment() -> None:
@@ -32,25 +41,49 @@ def prepare_environment() -> None:
         os.environ[_VARIABLE] = str(REMEMBERED)
 
 
-def start(fd: int) -> None:
-    """Begins to answer on ``fd``, a socket that keeps messages apart. Once per rank, after the group is there."""
-    dump = importlib.import_module("torch._C._distributed_c10d")._dump_fr_trace_json
-    _thread.start_new_thread(serve, (fd, dump))
+def start(fd: int, stack_fd: int, *, grouped: bool) -> None:
+    """Begins to answer on ``fd``, a socket that keeps messages apart. Once per rank, after its group is there.
+
+    ``stack_fd``: where stacks are written.
+    """
+    dump = importlib.import_module("torch._C._distributed_c10d")._dump_fr_trace_json if grouped else _no_group
+    _thread.start_new_thread(serve, (fd, dump, stack_fd))
 
 
-def serve(fd: int, dump: Any) -> None:
+def serve(fd: int, dump: Dump, stack_fd: int) -> None:
     """Answers until the keeper is gone."""
     while True:
         try:
             asked = os.read(fd, _MAX_ASK_BYTES)
             if not asked:
                 return
+            if asked == FULL:
+                write_stacks(stack_fd)
             os.write(fd, json.dumps(answer(dump, full=asked == FULL), separators=(",", ":")).encode())
         except OSError:
             return
 
 
-def answer(dump: Any, *, full: bool) -> dict[str, Any]:
+def write_stacks(fd: int) -> None:
+    """Writes where all threads stand, as faulthandler does, and the main one also where it would be left out."""
+    faulthandler.dump_traceback(file=fd, all_threads=True)
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    main = threading.main_thread().ident or 0
+    if len(frames) <= _MAX_THREADS or main not in frames:
+        return
+    lines, frame = [f"\nThread 0x{main:016x} (most recent call first):"], frames[main]
+    while frame is not None:
+        lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
+        frame = frame.f_back
+    os.write(fd, ("\n".join(lines) + "\n").encode())
+
+
+def _no_group(**_asked: bool) -> str:
+    """What torch would say for a rank that is alone."""
+    return "{}"
+
+
+def answer(dump: Dump, *, full: bool) -> dict[str, Any]:
     """Returns counts by group, and with ``full`` the last collectives, oldest first, and who is in which group.
     ``dump``: torch's own.
     """

@@ -41,6 +41,8 @@ class Seat:
     def sit(self) -> bool:
         """Returns when the other side ends the terminal, or with True when this one leaves it."""
         with self._signals() as woken, self._keys():
+            if not self.lines:
+                self._resize()  # it may have changed since the terminal was asked for
             self._write(self.terminal.shown)
             while self.terminal.ended is None:
                 if not self._turn(woken):
@@ -89,8 +91,11 @@ class Seat:
             self.terminal.interrupt()
         if self._resized:
             self._resized = False
-            size = shutil.get_terminal_size()
-            self.terminal.resize(size.lines, size.columns)
+            self._resize()
+
+    def _resize(self) -> None:
+        size = shutil.get_terminal_size()
+        self.terminal.resize(size.lines, size.columns)
 
     @contextlib.contextmanager
     def _keys(self) -> Generator[None]:
