@@ -80,7 +80,8 @@ class Client:
         self._lead: LeadGang | None = None
         self._member: MemberGang | None = None
         self._held: dict[bytes, list[int]] = {}
-        self._terminals: Terminals | None = None
+        self._terminals: set[Terminals] = set()
+        """Of the gangs at which it has opened some."""
         self.lane = 0
         self.token_ids: set[str] = set()
 
@@ -137,8 +138,8 @@ class Client:
             self._guarded(frame, self._of_call)
         elif kind is Kind.TERMINAL and self._member is None:
             self._guarded(frame, self._terminal)
-        elif self._terminals is not None and kind in (Kind.TYPED, Kind.CLOSED):
-            self._terminals.typed(frame, self)
+        elif self._terminals and kind in (Kind.TYPED, Kind.CLOSED):
+            self._typed(frame)
         elif kind is Kind.PING:
             self.send(Frame(Kind.PONG, frame.id, {"wall_ns": time.time_ns()}))
         elif self._member is not None:
@@ -155,8 +156,8 @@ class Client:
             self._lead.lanes.close(self.lane, self)
             self._lead.streams.reader_gone(self)
         self._held.clear()
-        if self._terminals is not None:
-            self._terminals.gone(self)
+        for terminals in self._terminals:
+            terminals.gone(self)
         self._plane.client_gone(self)
 
     def _guarded(self, frame: Frame, act: Callable[[Frame], None]) -> None:
@@ -212,7 +213,11 @@ class Client:
         text = str(frame.meta.get("ticket", ""))
         ticket = self._plane.door.admit(text, kind="debug", node_id=self._plane.node_id)
         self.token_ids.add(ticket.token_id)
-        self._terminals = self._plane.terminal(self, frame, ticket)
+        self._terminals.add(self._plane.terminal(self, frame, ticket))
+
+    def _typed(self, frame: Frame) -> None:
+        for terminals in self._terminals:
+            terminals.typed(frame, self)
 
     def _call(self, frame: Frame) -> None:
         if self._member is not None:

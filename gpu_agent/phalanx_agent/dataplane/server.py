@@ -19,7 +19,7 @@ from pathlib import Path
 
 from phalanx.core.clock import Clock
 from phalanx.core.errors import AuthError, NotFoundError
-from phalanx.core.frames import Frame
+from phalanx.core.frames import ATTACH, Frame
 from phalanx.core.ids import id_raw
 from phalanx.core.tickets import Ticket
 from phalanx_agent.dataplane.calls import CallRecord, Step
@@ -184,7 +184,7 @@ class DataPlane:
 
     def terminal(self, client: Client, frame: Frame, ticket: Ticket) -> Terminals:
         gang = self._living_gang(ticket)
-        if frame.meta.get("mode") == "shell" and not self._settings.shells:
+        if frame.meta.get("mode") != ATTACH and not self._settings.shells:
             raise AuthError(f"shells are switched off on node {self.node_id} (its agent runs with --no-shells)")
         frame.meta["call"] = ticket.call_id
         gang.terminals.open(frame, client, user=ticket.user)

@@ -6,6 +6,7 @@ to which nobody attaches for DEBUG_WAIT_MS ends its call. Nothing here reads or 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,7 @@ class Debugging:
     def _waits(self, rank: int, frame: Frame) -> None:
         if frame.fds and rank not in self.sockets:
             self.sockets[rank] = frame.fds.pop()
+            os.set_blocking(self.sockets[rank], False)
         close_fds(frame.fds)
         if self.running():
             self.stopped[rank] = str(frame.meta.get("where", ""))

@@ -315,7 +315,7 @@ class Gang:
         self._idle(now)
         self.spool.end()
         if self.config.world_size == 1:
-            self.leftovers.after_success(self.ranks[0], self.ready_ms)
+            self.leftovers.after_success(self.ranks[0], self.ready_ms, others=self.terminals.of_shells)
         spent = telling.spent(meta, replies, nodes=nodes)
         if spent is not None:
             self.end(spent, 1000)
@@ -326,7 +326,7 @@ class Gang:
         call, replies, now = self._answered()
         verdict = self.evidence.verdict(during="")
         self.evidence.forget()
-        self.leftovers.after_failure(self.ranks[0], self.book.started_ms)
+        self.leftovers.after_failure(self.ranks[0], self.book.started_ms, others=self.terminals.of_shells)
         self.finished(call.id, telling.failed(call.id, verdict, self.busy_ms(now)))
         self._idle(now)
         self.memory.forget(call.id, replies)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from phalanx.core.clock import Clock
@@ -30,24 +31,28 @@ class Leftovers:
         except OSError:
             self._children_fd = -1
 
-    def after_success(self, rank: RankProcess, since_ms: int) -> None:
-        """Ends orphans that began since ``since_ms`` (monotonic). One read where there is none."""
+    def after_success(self, rank: RankProcess, since_ms: int, *, others: Callable[[], set[int]]) -> None:
+        """Ends orphans that began since ``since_ms`` (monotonic). One read where there is none.
+
+        ``others`` returns the processes that people run beside the rank: they stay.
+        """
         if self._children_fd < 0:
             return
         listed = os.pread(self._children_fd, _CHILDREN_BYTES, 0)
         if listed == b"%d " % rank.pid:
             return
-        orphans = {int(pid) for pid in listed.split()} - {rank.pid} - self._spared
+        orphans = {int(pid) for pid in listed.split()} - {rank.pid} - self._spared - others()
         began = self._began_since(list(orphans), since_ms) if orphans else []
         self._spared |= orphans.difference(began)
         for pid in began:
             _kill([pid, *namespaces.descendants(pid)])
 
-    def after_failure(self, rank: RankProcess, since_ms: int) -> None:
-        """Ends all that began since ``since_ms`` (monotonic); helpers from earlier calls stay."""
-        others = [pid for pid in namespaces.descendants(os.getpid()) if pid != rank.pid]
-        if others:
-            _kill(self._began_since(others, since_ms))
+    def after_failure(self, rank: RankProcess, since_ms: int, *, others: Callable[[], set[int]]) -> None:
+        """Ends all that began since ``since_ms`` (monotonic); helpers from earlier calls stay, and ``others``."""
+        found = set(namespaces.descendants(os.getpid())) - {rank.pid}
+        left = list(found - others()) if found else []
+        if left:
+            _kill(self._began_since(left, since_ms))
 
     def _began_since(self, pids: list[int], since_ms: int) -> list[int]:
         age_s = (self._clock.monotonic_ms() - since_ms) / 1000

@@ -54,8 +54,8 @@ class ShellRequest:
         return cls(
             command=str(meta.get("command", "")),
             term=str(meta.get("term") or "dumb")[:64],
-            rows=int(meta.get("rows") or 24),
-            columns=int(meta.get("columns") or 80),
+            rows=whole(meta.get("rows")) or 24,
+            columns=whole(meta.get("columns")) or 80,
             plain=bool(meta.get("plain")),
         )
 
@@ -72,3 +72,8 @@ class ShellSetup:
     tmp_dir: Path
     has_parent_link: bool
     request: ShellRequest
+
+
+def whole(said: Any) -> int:
+    """Returns the number that somebody said; 0 where it is none."""
+    return said if isinstance(said, int) else 0

@@ -46,11 +46,11 @@ class StepWatch:
         """A rank marked progress. It may be under any code's control: what does not fit says nothing."""
         if self.config.node_rank:
             return
-        ahead_us = int(meta.get("ahead_us") or 0)
         try:
+            ahead_us = int(meta.get("ahead_us") or 0)
             marks = [(int(step), int(at_us) - ahead_us) for step, at_us in meta.get("marks", ())]
             entered = [(str(g), int(n), int(at) - ahead_us, int(took)) for g, n, at, took in meta.get("entered", ())]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return
         self._book.marked(rank, marks)
         if entered:

@@ -18,15 +18,15 @@ from typing import Any
 
 from phalanx.core.clock import Clock
 from phalanx.core.errors import NotFoundError, PhalanxError
-from phalanx.core.frames import TERMINAL_WINDOW, Frame, Kind
+from phalanx.core.frames import ATTACH, SHELL, TERMINAL_WINDOW, Frame, Kind
 from phalanx.core.ids import id_text
 from phalanx.core.sockets import close_fds
 from phalanx.core.stacks import ranks_text
 from phalanx_agent.keeper.debugging import Debugging
 from phalanx_agent.keeper.loop import WRITE, Loop
-from phalanx_agent.keeper.namespaces import in_session
+from phalanx_agent.keeper.namespaces import descendants, in_session
 from phalanx_agent.keeper.ranks import RankProcess
-from phalanx_agent.keeper.setup import ShellRequest
+from phalanx_agent.keeper.setup import ShellRequest, whole
 
 _READ_BYTES = 16 * 1024
 _TAIL_BYTES = 4096
@@ -72,6 +72,7 @@ class Terminals:
     debugging: Debugging
     start_shell: Callable[[RankProcess, ShellRequest], tuple[int, int]]
     _open: dict[bytes, Terminal] = field(default_factory=dict[bytes, Terminal])
+    _shells: set[int] = field(default_factory=set[int])
     _tails: dict[int, bytes] = field(default_factory=dict[int, bytes])
     """The last that each debugger said: whoever comes back sees where he is."""
 
@@ -104,12 +105,21 @@ class Terminals:
         return any(not t.pid for t in self._open.values())
 
     def shell_ended(self, pid: int, code: int, number: int) -> None:
-        """A child that was no rank is gone. Its terminal ends with its exit code, once all that it wrote is shown."""
+        """A child that was no rank is gone. Where it was a shell, its terminal ends with its exit code, once all that
+        it wrote is shown.
+        """
+        if pid not in self._shells:
+            return
+        self._shells.remove(pid)
         _signal_session(pid, signal.SIGKILL)  # what it left in the background
         self.loop.cancel(f"shell {pid}")
         for terminal in [t for t in self._open.values() if t.pid == pid]:
             terminal.exit_code = 128 + number if number else code
             self._end_if_told(terminal)
+
+    def of_shells(self) -> set[int]:
+        """Returns the processes that people run beside ranks."""
+        return {pid for shell in self._shells for pid in (shell, *in_session(shell), *descendants(shell))}
 
     def close_all(self, reason: str) -> None:
         for terminal in tuple(self._open.values()):
@@ -138,7 +148,8 @@ class Terminals:
         self._read_on(terminal)
 
     def _opened(self, frame: Frame) -> Terminal:
-        attach, number = frame.meta.get("mode") == "attach", int(frame.meta.get("rank", 0))
+        mode, number = str(frame.meta.get("mode")), whole(frame.meta.get("rank"))
+        attach = mode == ATTACH
         if frame.meta.get("call") != id_text("c", self.debugging.running()):
             raise NotFoundError(f"call {frame.meta.get('call')} does not run here now", hint="gpuctl ps --all")
         if attach and number < 0:
@@ -151,7 +162,10 @@ class Terminals:
         user = str(frame.meta.get("user", ""))
         if attach:
             return Terminal(frame.id, rank, self._debugger(rank), user, self.clock.monotonic_ms())
+        if mode != SHELL:
+            raise NotFoundError(f"{mode!r} is no kind of terminal: ask for {ATTACH} or {SHELL}")
         pid, fd = self.start_shell(rank, ShellRequest.of(frame.meta))
+        self._shells.add(pid)
         return Terminal(frame.id, rank, fd, user, self.clock.monotonic_ms(), pid=pid)
 
     def _debugger(self, rank: RankProcess) -> int:
@@ -174,9 +188,9 @@ class Terminals:
 
     def _typed(self, terminal: Terminal, frame: Frame) -> None:
         meta = frame.meta
-        terminal.shown_taken = max(terminal.shown_taken, min(int(meta.get("taken", 0)), terminal.shown))
+        terminal.shown_taken = max(terminal.shown_taken, min(whole(meta.get("taken")), terminal.shown))
         if meta.get("rows") and terminal.pid:
-            resize(terminal.fd, int(meta["rows"]), int(meta.get("columns", 0)))
+            resize(terminal.fd, whole(meta["rows"]), whole(meta.get("columns")))
         if meta.get("interrupt") and not terminal.pid and terminal.rank.alive:
             os.kill(terminal.rank.pid, signal.SIGINT)
         terminal.typed += frame.body

@@ -111,8 +111,8 @@ class _Rank:
         threads = limits.settle(self._own_equipment(), local_ranks=config.member.ranks)
         limits.set_threads(threads)
         standing = group.prepare(config)
-        self._breakpoints.install()
         callee = self._load()
+        self._breakpoints.install()  # one while a file is imported has nobody to attach to it yet
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
         joined = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)

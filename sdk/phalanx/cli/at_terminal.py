@@ -94,7 +94,7 @@ class Seat:
             self._resize()
 
     def _resize(self) -> None:
-        size = shutil.get_terminal_size()
+        size = window()
         self.terminal.resize(size.lines, size.columns)
 
     @contextlib.contextmanager
@@ -132,3 +132,11 @@ class Seat:
             self._resized = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b".")
+
+
+def window() -> os.terminal_size:
+    """Returns the size of the terminal that is typed at, whatever COLUMNS says: programs there draw for it."""
+    try:
+        return os.get_terminal_size(_STDIN)
+    except OSError:
+        return shutil.get_terminal_size()

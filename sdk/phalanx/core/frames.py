@@ -20,7 +20,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     LANE      agent → keeper          a client's lane opens, or closes where no descriptor comes along
               keeper → agent          it is closed, and nothing more comes from there
     WELCOME   agent → client          gang, window, node, straight: the keeper takes calls over the lane
-    REFUSED   agent → client          error
+    REFUSED   agent → client          error; of a TERMINAL also code, hint, elsewhere: another node may have the rank
     CALL      client → agent → keeper → rank   function, timeout_ms, attempt, fds, client
     RESULT    rank → keeper → agent → client   rank, busy_ms, released, world_seq      body = envelope
     FAILURE   same                    rank, error                                      body = pickled exception
@@ -35,7 +35,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     ATTACH    agent → keeper          epoch                   a (new) agent takes over
     STATE     keeper → agent          gang, pids, phase, running, finished, counters
     RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress | slow | stalled |
-                                      breakpoint | goes_on | paused), …
+                                      breakpoint | goes_on | paused | leaves | verified), …
               peer agent → lead → keeper   rank, marks, entered, ahead_us     progress of another node's rank
     STOP      agent → keeper          grace_ms, reason, hold  hold: for which call's failure the gang is held instead
     ENDED     keeper → agent          report
@@ -52,9 +52,9 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     SEEN      keeper → agent → keeper, client   ranks, signs, steps    answers the LOOK of the same id
     TERMINAL  client → agent → keeper   ticket, call, rank, mode (attach | shell), command, rows, columns,
                                                        term, plain; from the agent, user: who it is
-              keeper → agent → client   where               the terminal of this id is open
+              keeper → agent → client   rank, where         the terminal of this id is open
     TYPED     client → agent → keeper   taken, rows, columns, interrupt        body = bytes
-    SHOWN     keeper → agent → client   taken                                  body = bytes
+    SHOWN     keeper → agent → client   taken, note         note: a line for the person     body = bytes
     CLOSED    either way                reason, exit_code   the terminal of this id is over
     PAUSE     agent → keeper            ranks               who waits at breakpoints on the gang's other nodes
     PING/PONG either way                                      PONG between agents: wall_ns, the clock of who answers
@@ -96,6 +96,8 @@ SENT_AHEAD = 16
 """So many calls of one function are at its keeper at once, from one client or the agent, where they are short."""
 NO_ID = bytes(16)
 TERMINAL_WINDOW = 64 * 1024
+ATTACH, SHELL = "attach", "shell"
+"""What a terminal may be opened at: the debugger of a rank that waits, or a shell beside it."""
 
 
 class Kind(IntEnum):

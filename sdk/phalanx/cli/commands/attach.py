@@ -8,6 +8,7 @@ from phalanx.cli.at_terminal import Seat
 from phalanx.cli.exits import Exit
 from phalanx.cli.options import Command, Session
 from phalanx.cli.target import full_id
+from phalanx.core.frames import ATTACH
 from phalanx.terminal import open_terminal
 
 
@@ -16,7 +17,7 @@ def attach(session: Session, call: str, *, rank: int | None) -> int:
     screen = session.screen()
     client = session.client()
     call_id = full_id(client, call)
-    terminal = open_terminal(client, call_id, rank=-1 if rank is None else rank, mode="attach")
+    terminal = open_terminal(client, call_id, rank=-1 if rank is None else rank, mode=ATTACH)
     who = f"rank {terminal.rank} on node {terminal.node_id}"
     screen.note(f"attached to {who}, at {terminal.where}; Ctrl-D leaves it as it is, c lets it go on")
     try:

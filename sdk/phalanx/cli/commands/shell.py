@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 import click
 
-from phalanx.cli.at_terminal import Seat
+from phalanx.cli.at_terminal import Seat, window
 from phalanx.cli.exits import Exit
 from phalanx.cli.options import Command, Session
 from phalanx.cli.target import full_id
+from phalanx.core.frames import SHELL
 from phalanx.terminal import open_terminal
 
 
@@ -19,12 +19,12 @@ def shell(session: Session, call: str, *, rank: int, command: str) -> int:
     screen = session.screen()
     client = session.client()
     call_id = full_id(client, call)
-    size = shutil.get_terminal_size()
+    size = window()
     terminal = open_terminal(
         client,
         call_id,
         rank=rank,
-        mode="shell",
+        mode=SHELL,
         command=command,
         rows=size.lines,
         columns=size.columns,
