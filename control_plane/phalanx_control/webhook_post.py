@@ -1,4 +1,4 @@
-"""One POST to one address, within one bound of time. Reads the status and nothing more, and follows no redirect."""
+"""One POST to one address. Reads the status and nothing more, and follows no redirect."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import ssl
 from collections.abc import Mapping
 from functools import cache
 
-from phalanx_control import webhook_targets
 from phalanx_control.webhook_targets import Target
 
-TIMEOUT_S = 10.0
 _LINE_BYTES = 8192
 _AGENT = "phalanx-webhooks/1"
 
@@ -19,14 +17,9 @@ class BadAnswerError(Exception):
     """What came back is no answer of an HTTP server."""
 
 
-async def post(url: str, headers: Mapping[str, str], body: bytes, *, allow_private: bool, timeout_s: float) -> int:
-    """Returns the status of the answer.
-
-    Raises TimeoutError after ``timeout_s`` for all of it, ForbiddenTargetError, BadAnswerError, or OSError (TLS too).
-    """
-    async with asyncio.timeout(timeout_s):
-        target = await webhook_targets.find(url, allow_private=allow_private)
-        return await _ask(target, _request(target, headers, body))
+async def post(target: Target, headers: Mapping[str, str], body: bytes) -> int:
+    """Returns the status of the answer. Raises BadAnswerError, or OSError (TLS too)."""
+    return await _ask(target, _request(target, headers, body))
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Whom to tell is in the state, so a new leader goes on where the one before it stopped. What was posted and not yet
 written down when a leader ended is posted again, under the same ``webhook-id``: receivers hear of every end at least
-once. Attempts run side by side, few to one host, so that a slow receiver holds up nobody but itself.
+once. Attempts run side by side, few to one receiver, so that a slow one holds up nobody but itself: how many are due to
+it costs the others nothing, and a lookup that hangs is a place of its own receiver until it ends.
 """
 
 from __future__ import annotations
@@ -17,27 +18,25 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from phalanx.core.clock import Clock
 from phalanx.core.errors import PhalanxError
 from phalanx.core.views import CostView
 from phalanx.core.webhooks import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
 from phalanx_control.lifecycle.webhooks import DELIVERED, GIVEN_UP, MAX_ERROR_CHARS, REFUSED, RETRY_AFTER_S
-from phalanx_control.state import ordered
+from phalanx_control.state import untold
 from phalanx_control.state.commands import NoteWebhooks
 from phalanx_control.state.events import Events, WebhookTry
 from phalanx_control.state.model import Call, State
-from phalanx_control.webhook_post import TIMEOUT_S, BadAnswerError, post
-from phalanx_control.webhook_targets import ForbiddenTargetError
+from phalanx_control.webhook_post import BadAnswerError, post
+from phalanx_control.webhook_targets import ForbiddenTargetError, Lookups, find
 
 _logger = logging.getLogger(__name__)
 
 ROUND_S = 0.25
+TIMEOUT_S = 10.0
 AT_ONCE = 16
 TO_ONE_HOST = 4
-LOOKED_AT = 4096
-"""Due calls that one round looks at, the longest due first."""
 JITTER = 0.2
 _GONE = 410
 
@@ -78,8 +77,9 @@ class WebhookTeller:
     timeout_s: float = TIMEOUT_S
     round_s: float = ROUND_S
     draw: Callable[[], float] = random.random
+    lookups: Lookups = field(default_factory=lambda: Lookups(AT_ONCE))
     _busy: dict[str, str] = field(default_factory=dict[str, str])
-    """Calls whose ends are being told now, or whose attempt is being written down, and to which host."""
+    """Calls whose ends are being told now, or whose attempt is being written down, and to which receiver."""
     _done: list[WebhookTry] = field(default_factory=list[WebhookTry])
 
     async def run(self) -> None:
@@ -92,24 +92,30 @@ class WebhookTeller:
                 await asyncio.sleep(self.round_s)
 
     def _begin(self, tasks: asyncio.TaskGroup) -> None:
-        hosts = Counter(self._busy.values())
-        for call in due(self.controller.state, self.clock.wall_ms()):
-            if len(self._busy) >= AT_ONCE:
+        state = self.controller.state
+        places = Counter(self._busy.values()) | self.lookups.places()
+        room = AT_ONCE - places.total()
+        for receiver, call_ids in untold.due(state.untold, self.clock.wall_ms()):
+            here = min(room, TO_ONE_HOST - places[receiver])
+            begun = list(islice((each for each in call_ids if each not in self._busy), max(0, here)))
+            for call_id in begun:
+                self._busy[call_id] = receiver
+                tasks.create_task(self._tell(state.calls[call_id]))
+            room -= len(begun)
+            if room <= 0:
                 return
-            host = urlsplit(call.webhook).netloc
-            if call.id not in self._busy and hosts[host] < TO_ONE_HOST:
-                hosts[host] += 1
-                self._busy[call.id] = host
-                tasks.create_task(self._tell(call))
 
     async def _tell(self, call: Call) -> None:
         """One attempt, whatever comes of it."""
         headers, body = self._message(call)
         status, error, refused = 0, "", False
         try:
-            status = await post(call.webhook, headers, body, allow_private=self.allow_private, timeout_s=self.timeout_s)
+            async with asyncio.timeout(self.timeout_s):
+                target = await find(call.webhook, self.lookups, allow_private=self.allow_private)
+                status = await post(target, headers, body)
         except ForbiddenTargetError as e:
             error, refused = str(e), True
+            _logger.warning("webhook refused", extra={"call": call.id, "host": e.host, "address": e.address})
         except TimeoutError:
             error = f"no answer within {self.timeout_s:g} s"
         except (OSError, BadAnswerError, UnicodeError) as e:
@@ -156,16 +162,6 @@ class WebhookTeller:
         del self._done[: len(tries)]
         for each in tries:
             self._busy.pop(each.call_id, None)
-
-
-def due(state: State, wall_ms: int) -> list[Call]:
-    """Returns calls whose ends are to be told now, the longest due first."""
-    found: list[Call] = []
-    for next_wall_ms, call_id in islice(ordered.in_order(state.untold), LOOKED_AT):
-        if next_wall_ms > wall_ms:
-            break
-        found.append(state.calls[call_id])
-    return found
 
 
 def payload(call: Call, function: str, cost: CostView) -> dict[str, Any]:

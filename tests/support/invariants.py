@@ -7,8 +7,9 @@ import json
 from immutables import Map
 
 from phalanx.core.states import CallState, GangState
+from phalanx.core.webhooks import receiver_of
 from phalanx_control.state import events as ev
-from phalanx_control.state import ordered
+from phalanx_control.state import ordered, untold
 from phalanx_control.state.apply import apply_batch
 from phalanx_control.state.model import State, from_jsonable, to_jsonable
 from phalanx_control.state.queries import STARTING, WARM, leases_by_gpu
@@ -38,8 +39,8 @@ def check_indexes(state: State) -> None:
     assert list(ordered.in_order(state.deadlines)) == sorted((c.deadline_ms, c.id) for c in live)
     assert list(ordered.in_order(state.keys_line)) == sorted((use.until_ms, name) for name, use in state.keys.items())
     assert list(ordered.in_order(state.ended_line)) == sorted((ms, c) for c, ms in state.ended.items())
-    untold = ((c.delivery, c.id) for c in state.calls.values() if c.delivery is not None and not c.delivery.over)
-    assert list(ordered.in_order(state.untold)) == sorted((d.next_wall_ms, call_id) for d, call_id in untold)
+    told = ((c.webhook, c.delivery, c.id) for c in state.calls.values() if c.delivery and not c.delivery.over)
+    assert state.untold == untold.build((receiver_of(url), (d.next_wall_ms, call_id)) for url, d, call_id in told)
 
 
 def check_one_holder_per_gpu(state: State) -> None:

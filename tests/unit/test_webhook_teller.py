@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -19,11 +22,13 @@ from phalanx_control.lifecycle.webhooks import RETRY_AFTER_S
 from phalanx_control.state.commands import NoteWebhooks
 from phalanx_control.state.events import Events
 from phalanx_control.state.model import Call, Delivery, State
+from phalanx_control.webhook_targets import Lookups
 from phalanx_control.webhook_teller import AT_ONCE, JITTER, TO_ONE_HOST, WebhookTeller
 from tests.support.builders import ANA, World, call_id, node_info, spec
 from tests.support.receiver import Receiver
 from tests.support.wait import wait_until_async
 
+TIMEOUT_S = 0.3
 SECRETS = (b"s" * 32, b"f" * 32)
 
 
@@ -52,6 +57,21 @@ class Leader:
         return self.world.do(command)
 
 
+@dataclass(slots=True)
+class Names:
+    """What names mean: 127.0.0.1, and those that begin with "slow" only once ``go`` is set."""
+
+    go: threading.Event = field(default_factory=threading.Event)
+    asked: Counter[str] = field(default_factory=Counter[str])
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        assert port
+        self.asked[host] += 1
+        if host.startswith("slow"):
+            self.go.wait(30)
+        return ["127.0.0.1"]
+
+
 class Pictures:
     def label(self, state: State, function_id: str) -> str:
         return state.functions[function_id].spec.name
@@ -68,7 +88,9 @@ class Keys:
 
 
 @contextlib.asynccontextmanager
-async def telling(leader: Leader, clock: ManualClock, *, private: bool = True) -> AsyncGenerator[None]:
+async def telling(
+    leader: Leader, clock: ManualClock, *, private: bool = True, lookups: Lookups | None = None
+) -> AsyncGenerator[None]:
     """A teller at work. Leaving ends it as a kill would: what it has not written down is forgotten."""
     teller = WebhookTeller(
         controller=leader,
@@ -76,9 +98,10 @@ async def telling(leader: Leader, clock: ManualClock, *, private: bool = True) -
         keys=Keys(),
         clock=clock,
         allow_private=private,
-        timeout_s=0.3,
+        timeout_s=TIMEOUT_S,
         round_s=0.005,
         draw=lambda: 0.5,
+        lookups=lookups or Lookups(AT_ONCE),
     )
     task = asyncio.create_task(teller.run())
     try:
@@ -206,8 +229,8 @@ async def test_nothing_is_asked_of_private_addresses_unless_settings_allow_it() 
         delivery = ended_call(world, receiver.url)
         await wait_until_async(lambda: delivery().over and by_name().over, "both are refused")
     assert delivery().over == by_name().over == "refused"
-    assert delivery().error.startswith("127.0.0.1, which is no public address")
-    assert by_name().error.startswith("localhost is ")
+    assert delivery().error.startswith("127.0.0.1 leads to no public address")
+    assert by_name().error.startswith("localhost leads to no public address")
     assert receiver.got == []
 
 
@@ -264,3 +287,56 @@ async def test_a_slow_receiver_holds_up_nobody_else() -> None:
             lambda: len({got.headers["webhook-id"] for got in slow.got}) == 2 * AT_ONCE, "all are told"
         )
     assert slow.most_at_once <= TO_ONE_HOST
+
+
+async def test_thousands_that_are_due_to_a_dead_receiver_hold_up_nobody_else() -> None:
+    world, leader, clock = ready()
+    async with Receiver() as dead, Receiver() as quick:
+        dead.hold.clear()
+        for n in range(5000):
+            ended_call(world, dead.url, n)
+        delivery = ended_call(world, quick.url, 9999)
+        async with telling(leader, clock):
+            await wait_until_async(lambda: delivery().over, "the quick one is told")
+            assert leader.rounds < 10, "it is told at once, not after the others were tried"
+
+
+async def test_another_spelling_of_a_name_is_no_other_receiver() -> None:
+    world, leader, clock = ready()
+    lookups = Lookups(AT_ONCE, Names())
+    async with Receiver() as receiver, telling(leader, clock, lookups=lookups):
+        receiver.hold.clear()
+        for n in range(2 * AT_ONCE):
+            ended_call(world, receiver.url.replace("127.0.0.1", ("h.test", "H.test", "h.test.", "H.TEST.")[n % 4]), n)
+        await wait_until_async(lambda: len(receiver.got) == TO_ONE_HOST, "as many as may be are asked")
+        await some_rounds(leader)
+    assert receiver.most_at_once == TO_ONE_HOST
+
+
+async def test_names_that_are_slow_to_look_up_fail_nobody_elses_attempt() -> None:
+    world, leader, clock = ready()
+    names = Names()
+    async with Receiver() as receiver, telling(leader, clock, lookups=Lookups(AT_ONCE, names)):
+        slow = [ended_call(world, f"http://slow{n}.test/", n) for n in range(AT_ONCE - 1)]
+        await wait_until_async(lambda: all(each().attempts for each in slow), "the slow ones time out")
+        delivery = ended_call(world, receiver.url.replace("127.0.0.1", "quick.test"), 98)
+        await wait_until_async(lambda: delivery().over, "the quick one is told")
+        last = ended_call(world, "http://slow.test/", 99)
+        await wait_until_async(lambda: last().attempts, "now every thread looks something up")
+        waits = ended_call(world, receiver.url.replace("127.0.0.1", "other.test"), 97)
+        until = time.monotonic() + 2 * TIMEOUT_S
+        await wait_until_async(lambda: time.monotonic() > until, "an attempt would have timed out")
+        assert waits().attempts == 0, "what cannot be looked up yet is no failed attempt"
+        names.go.set()
+        await wait_until_async(lambda: waits().over, "it is told in its turn")
+    assert (delivery().attempts, waits().attempts) == (1, 1)
+
+
+async def test_a_name_is_looked_up_once_at_a_time_however_many_ask() -> None:
+    world, leader, clock = ready()
+    names = Names()
+    async with telling(leader, clock, lookups=Lookups(AT_ONCE, names)):
+        slow = [ended_call(world, "http://slow.test/", n) for n in range(3 * TO_ONE_HOST)]
+        await wait_until_async(lambda: all(each().attempts for each in slow), "all have been tried")
+        assert names.asked == {"slow.test": 1}
+        names.go.set()

@@ -6,6 +6,7 @@ leader that ended between the two), never less.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -34,17 +35,19 @@ KEEP = Keep()
 
 
 def calls_to_archive(state: State, log_ms: int, keep: Keep = KEEP) -> tuple[str, ...]:
-    """Returns ended calls that may go, of the 500 oldest."""
+    """Returns ended calls that may go, the oldest first: at most 500, and those that somebody is still to be told of
+    hold up nothing."""
     held = ordered.size(state.ended_line)
-    limit = min(held - keep.calls, AT_ONCE)
-    if limit <= 0:
-        return ()
-    surplus = held - keep.calls_at_most
-    return tuple(
-        call_id
-        for place, (ended_ms, call_id) in enumerate(islice(ordered.in_order(state.ended_line), limit))
-        if place < surplus or (log_ms - ended_ms > keep.ms and not _is_untold(state.calls[call_id]))
-    )
+    return tuple(islice(_may_go(state, log_ms, keep, held - keep.calls, held - keep.calls_at_most), AT_ONCE))
+
+
+def _may_go(state: State, log_ms: int, keep: Keep, old: int, surplus: int) -> Iterator[str]:
+    """Yields of the ``old`` oldest those that are beyond the time, or among the ``surplus``."""
+    for place, (ended_ms, call_id) in enumerate(islice(ordered.in_order(state.ended_line), max(0, old))):
+        if place >= surplus and log_ms - ended_ms <= keep.ms:
+            return
+        if place < surplus or not _is_untold(state.calls[call_id]):
+            yield call_id
 
 
 def _is_untold(call: Call) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from phalanx.core.states import CallState, GangState
-from phalanx_control.state import events, ordered
+from phalanx.core.webhooks import receiver_of
+from phalanx_control.state import events, ordered, untold
 from phalanx_control.state.model import Call, Delivery, FunctionStats, State, WebhookKey
 
 
@@ -145,10 +146,8 @@ def _webhooks_tried(state: State, event: events.WebhooksTried, _: int) -> State:
             over=each.over,
             next_wall_ms=each.next_wall_ms,
         )
-        line = ordered.remove(state.untold, (call.delivery.next_wall_ms, call.id))
-        if not delivery.over:
-            line = ordered.insert(line, (delivery.next_wall_ms, call.id))
-        state = _put(replace(state, untold=line), replace(call, delivery=delivery))
+        told = replace(call, delivery=delivery)
+        state = _put(_enter_untold(_leave_untold(state, call), told), told)
     return state
 
 
@@ -161,9 +160,7 @@ def _calls_archived(state: State, event: events.CallsArchived, _: int) -> State:
     calls, ended, line = state.calls, state.ended, state.ended_line
     for call_id in event.call_ids:
         state = _leave_parent(state, calls[call_id])
-        delivery = calls[call_id].delivery
-        if delivery is not None and not delivery.over:
-            state = replace(state, untold=ordered.remove(state.untold, (delivery.next_wall_ms, call_id)))
+        state = _leave_untold(state, calls[call_id])
         line = ordered.remove(line, (ended[call_id], call_id))
         calls = calls.delete(call_id)
         ended = ended.delete(call_id)
@@ -186,6 +183,20 @@ def _leave_parent(state: State, call: Call) -> State:
     line = ordered.remove(state.children[call.parent], (call.submitted_ms, call.id))
     left = state.children.delete(call.parent) if line is None else state.children.set(call.parent, line)
     return replace(state, children=left)
+
+
+def _enter_untold(state: State, call: Call) -> State:
+    if call.delivery is None or call.delivery.over:
+        return state
+    key = (call.delivery.next_wall_ms, call.id)
+    return replace(state, untold=untold.insert(state.untold, receiver_of(call.webhook), key))
+
+
+def _leave_untold(state: State, call: Call) -> State:
+    if call.delivery is None or call.delivery.over:
+        return state
+    key = (call.delivery.next_wall_ms, call.id)
+    return replace(state, untold=untold.remove(state.untold, receiver_of(call.webhook), key))
 
 
 def _put(state: State, call: Call) -> State:
@@ -215,7 +226,7 @@ def _end(state: State, call: Call, to: CallState, log_ms: int, wall_ms: int) -> 
     call = replace(call, state=to, ended_ms=log_ms, ended_wall_ms=wall_ms)
     if call.webhook:
         call = replace(call, delivery=Delivery(next_wall_ms=wall_ms))
-        state = replace(state, untold=ordered.insert(state.untold, (wall_ms, call.id)))
+        state = _enter_untold(state, call)
     return replace(
         state,
         calls=state.calls.set(call.id, call),

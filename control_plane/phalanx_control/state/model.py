@@ -14,7 +14,10 @@ from immutables import Map
 from phalanx.core.messages import ErrorInfo, Member, NodeInfo
 from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
+from phalanx.core.webhooks import receiver_of
 from phalanx_control.state.ordered import Tree, build
+from phalanx_control.state.untold import Untold
+from phalanx_control.state.untold import build as build_untold
 
 SCHEMA_VERSION = 7
 """What this program reads. `events.SINCE` says which kinds came with which version."""
@@ -315,8 +318,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Derived from ``ended``: terminal calls, the one that ended first leading."""
     webhook_keys: Map[str, WebhookKey] = Map()
     """By workspace; none: version 0."""
-    untold: Tree | None = None
-    """Derived from ``calls``: those whose end is to be told, by the wall time of the next attempt."""
+    untold: Untold = Untold()
+    """Derived from ``calls``: those whose end is to be told, by receiver."""
 
 
 def to_jsonable(state: State) -> dict[str, Any]:
@@ -366,7 +369,9 @@ def from_jsonable(data: dict[str, Any]) -> State:
     live = (call for call in values["calls"].values() if call.deadline_ms and not call.state.terminal)
     values["deadlines"] = build((call.deadline_ms, call.id) for call in live)
     untold = (call for call in values["calls"].values() if call.delivery is not None and not call.delivery.over)
-    values["untold"] = build((call.delivery.next_wall_ms, call.id) for call in untold)
+    values["untold"] = build_untold(
+        (receiver_of(call.webhook), (call.delivery.next_wall_ms, call.id)) for call in untold
+    )
     values["ended_line"] = build((ms, call_id) for call_id, ms in values["ended"].items())
     return State(**values)
 

@@ -19,6 +19,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 VERSION = "v1"
 TOLERANCE_S = 300
 MAX_URL_CHARS = 2048
+PORTS = {"http": 80, "https": 443}
 ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 
@@ -42,6 +43,20 @@ def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> st
     """Returns ``v1,<base64>``. ``timestamp``: seconds since 1970."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     return f"{VERSION}," + base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
+
+
+def receiver_of(url: str) -> str:
+    """Returns who is told at ``url``, as ``host:port``: the same however its name is written. Never raises."""
+    try:
+        parts = urlsplit(url)
+        return receiver(parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0))
+    except ValueError:
+        return url
+
+
+def receiver(host: str, port: int) -> str:
+    """Returns ``host:port``. A name and the same name with the dot of the root are one receiver."""
+    return f"{host.lower().removesuffix('.')}:{port}"
 
 
 def check_url(url: str) -> None:
