@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phalanx.core import messages as m
-from phalanx.core.errors import InvalidSpecError, NotFoundError, UnschedulableError
+from phalanx.core.errors import TIME_PASSED, InvalidSpecError, NotFoundError, UnschedulableError
 from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GangState, Outcome
 from phalanx_control.lifecycle.decide import decide
@@ -236,6 +236,23 @@ def test_a_timeout_is_a_state_of_its_own() -> None:
     assert done.state is CallState.TIMED_OUT
     assert done.error is not None
     assert (done.error.type_name, done.error.message) == ("CallTimeoutError", "ran longer than its timeout of 3 s")
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("rank 1 waits at a breakpoint, and nobody attached", "rank 1 waits at a breakpoint, and nobody attached"),
+        (f"{TIME_PASSED} while it ran", "ran longer than its timeout of 3 s"),
+        ("", "ran longer than its timeout of 3 s"),
+    ],
+)
+def test_a_timeout_is_told_as_its_limit_unless_another_one_was_reported(told: str, shown: str) -> None:
+    world, f = world_with(Limits(timeout_s=3))
+    call = running(world, f)
+    world.finish(call, Outcome.TIMED_OUT, error=m.ErrorInfo(cause=Cause.TIMEOUT, message=told))
+    error = world.call(call).error
+    assert error is not None
+    assert (error.type_name, error.message) == ("CallTimeoutError", shown)
 
 
 def test_a_failure_that_calls_itself_cancelled_is_still_a_failure() -> None:

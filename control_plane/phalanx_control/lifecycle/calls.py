@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from phalanx.core.errors import TIME_PASSED
 from phalanx.core.messages import CallFinished, CallRefused, CallStarted, DirectCalls, DirectReport, ErrorInfo
 from phalanx.core.states import CallState, Cause, Outcome
 from phalanx_control.lifecycle import failures, gangs
@@ -143,10 +144,12 @@ def _failed(draft: Draft, call: Call, said: AgentSaid, message: CallFinished) ->
 
 
 def timeout_error(call: Call, error: ErrorInfo | None = None) -> ErrorInfo:
-    """Returns the error of a call that ran into its own time limit, naming it and keeping what was reported of it."""
+    """Returns the error of a call that ran out of time, keeping what was reported of it. Where nobody reported another
+    limit than its own, that one is named."""
     known = error or ErrorInfo()
+    says_more = known.cause is Cause.TIMEOUT and not known.message.startswith(TIME_PASSED)
     limit = f"ran longer than its timeout of {call.timeout_ms / 1000:g} s"
-    message = known.message if known.message and not call.timeout_ms else limit
+    message = known.message if known.message and (says_more or not call.timeout_ms) else limit
     return replace(known, cause=Cause.TIMEOUT, type_name="CallTimeoutError", message=message)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.core.collectives import RankState, to_dict
+from phalanx.core.errors import TIME_PASSED
 from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause, Outcome
@@ -64,7 +65,7 @@ def ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
         return ErrorInfo(
             cause=Cause.TIMEOUT,
             type_name="CallTimeoutError",
-            message=f"the call's time limit passed {when}",
+            message=f"{TIME_PASSED} {when}",
             node_id=node_id,
         )
     return ErrorInfo(

@@ -131,6 +131,10 @@ class RankDiedError(CallError):
     code = "RANK-DIED"
 
 
+TIME_PASSED = "the call's time limit passed"
+"""How a timeout is told by who does not know the limit; whoever does says it instead."""
+
+
 class CallTimeoutError(CallError, TimeoutError):
     code = "CALL-TIMEOUT"
 
