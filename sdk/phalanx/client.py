@@ -308,9 +308,13 @@ class Client:
         """Returns the tokens of the caller's workspace, without their secrets."""
         return tuple(wire.from_proto(TokenInfo, t) for t in self._unary("ListTokens", _EMPTY).tokens)
 
-    def webhook_secret(self, *, rotate: bool = False) -> WebhookSecret:
-        """Returns what webhooks of the caller's workspace are signed with; with ``rotate`` a new one."""
-        request = control_pb2.WebhookSecretRequest(rotate=rotate)
+    def webhook_secret(self) -> WebhookSecret:
+        """Returns what webhooks of the caller's workspace are signed with."""
+        return wire.from_proto(WebhookSecret, self._unary("GetWebhookSecret", control_pb2.WebhookSecretRequest()))
+
+    def rotate_webhook_secret(self) -> WebhookSecret:
+        """Lets a new secret sign, and returns it. A request whose answer is lost, and is asked again, rotates once."""
+        request = control_pb2.WebhookSecretRequest(rotate=True, from_version=self.webhook_secret().version)
         return wire.from_proto(WebhookSecret, self._unary("GetWebhookSecret", request))
 
     def login_link(self) -> str:

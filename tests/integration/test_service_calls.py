@@ -199,3 +199,12 @@ async def test_a_client_with_another_ca_is_told_nothing(replica: Replica, store:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_secret_whose_rotation_was_not_heard_of_is_not_rotated_again(admin: Client) -> None:
+    first = await admin.ask("GetWebhookSecret")
+    request = control_pb2.WebhookSecretRequest(rotate=True, from_version=first.version)
+    second = await admin.ask("GetWebhookSecret", request)
+    assert (second.version, second.secret != first.secret) == (first.version + 1, True)
+    assert await admin.ask("GetWebhookSecret", request) == second
+    assert await admin.ask("GetWebhookSecret") == second

@@ -85,11 +85,21 @@ def test_attempts_are_kept_and_the_last_one_ends_the_telling() -> None:
 def test_a_snapshot_holds_who_is_to_be_told() -> None:
     world = World(node_info())
     ended(world)
-    world.do(c.RotateWebhookSecret(owner=ANA))
+    world.do(c.RotateWebhookSecret(owner=ANA, from_version=0))
     again = from_jsonable(to_jsonable(world.state))
     assert again.untold == world.state.untold
     assert again.webhook_keys == world.state.webhook_keys
     assert again.webhook_keys[ANA.workspace].version == 1
+
+
+def test_a_secret_is_rotated_once_however_often_one_asks() -> None:
+    world = World(node_info())
+    rotate = c.RotateWebhookSecret(owner=ANA, from_version=0)
+    assert len(world.do(rotate)) == 1
+    assert world.do(rotate) == ()
+    assert world.state.webhook_keys[ANA.workspace].version == 1
+    assert len(world.do(replace(rotate, from_version=1))) == 1
+    assert world.state.webhook_keys[ANA.workspace].version == 2
 
 
 def test_a_call_stays_until_its_end_is_told_unless_there_are_too_many() -> None:
@@ -115,7 +125,7 @@ def test_older_replicas_are_not_given_calls_whose_end_they_would_not_tell() -> N
     with pytest.raises(VersionError, match=r"knows no webhooks"):
         decide(world.state, submit, old)
     with pytest.raises(VersionError, match=r"knows no webhooks"):
-        decide(world.state, c.RotateWebhookSecret(owner=ANA), old)
+        decide(world.state, c.RotateWebhookSecret(owner=ANA, from_version=0), old)
     with pytest.raises(VersionError, match=r"train has a webhook, which an older replica"):
         decide(world.state, c.RegisterFunction(owner=ANA, spec=replace(spec(), webhook=URL)), old)
     assert schema_of(decide(world.state, submit, world.now)) == 7

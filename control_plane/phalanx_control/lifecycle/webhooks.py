@@ -40,12 +40,14 @@ def note(draft: Draft, command: NoteWebhooks) -> None:
 
 
 def rotate(draft: Draft, command: RotateWebhookSecret) -> None:
-    """Lets a new secret sign the workspace's webhooks."""
+    """Lets a new secret sign the workspace's webhooks. Asked again, it changes nothing: only the newest two sign."""
     _check_schema(draft)
     workspace = command.owner.workspace
     known = draft.state.webhook_keys.get(workspace)
-    version = known.version + 1 if known is not None else 1
-    draft.add(events.WebhookSecretRotated(workspace=workspace, version=version, wall_ms=draft.now.wall_ms))
+    version = known.version if known is not None else 0
+    if version == command.from_version:
+        rotated = events.WebhookSecretRotated(workspace=workspace, version=version + 1, wall_ms=draft.now.wall_ms)
+        draft.add(rotated)
 
 
 def _is_untold(draft: Draft, call_id: str) -> bool:

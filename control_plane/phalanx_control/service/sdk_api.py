@@ -202,7 +202,9 @@ class SdkApi(control_pb2_grpc.ControlServicer):
     async def GetWebhookSecret(
         self, request: control_pb2.WebhookSecretRequest, context: Any
     ) -> control_pb2.WebhookSecret:
-        return wire.to_proto(await self._webhooks.secret(rotate=request.rotate))
+        if request.rotate:
+            return wire.to_proto(await self._webhooks.rotate(request.from_version))
+        return wire.to_proto(self._webhooks.secret())
 
     async def CreateLoginLink(self, request: control_pb2.Empty, context: Any) -> control_pb2.LoginLink:
         return control_pb2.LoginLink(url=self._tokens.login_link())

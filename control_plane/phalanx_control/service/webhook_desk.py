@@ -27,13 +27,16 @@ class WebhookDesk:
         self._secret = secret
         self._clock = clock
 
-    async def secret(self, *, rotate: bool) -> WebhookSecret:
+    def secret(self) -> WebhookSecret:
         workspace = caller().owner.workspace
-        if rotate:
-            await self._controller.execute(RotateWebhookSecret(owner=caller().owner))
         key = self._key(workspace)
         text = secret_text(self._bytes(workspace, key.version))
         return WebhookSecret(secret=text, version=key.version, rotated_ms=key.rotated_wall_ms)
+
+    async def rotate(self, from_version: int) -> WebhookSecret:
+        """Returns the secret that signs instead of ``from_version``, also when it did so already."""
+        await self._controller.execute(RotateWebhookSecret(owner=caller().owner, from_version=from_version))
+        return self.secret()
 
     def signing(self, workspace: str) -> tuple[bytes, ...]:
         """Returns the secrets that sign now, the newest first."""

@@ -157,7 +157,10 @@ class NoteWebhooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotateWebhookSecret:
+    """Let a new secret sign, unless ``from_version`` is no longer in force: whoever asks may ask again."""
+
     owner: Owner
+    from_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

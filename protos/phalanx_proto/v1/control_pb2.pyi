@@ -540,10 +540,12 @@ class TokenList(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[_Union[TokenInfo, _Mapping]]] = ...) -> None: ...
 
 class WebhookSecretRequest(_message.Message):
-    __slots__ = ("rotate",)
+    __slots__ = ("rotate", "from_version")
     ROTATE_FIELD_NUMBER: _ClassVar[int]
+    FROM_VERSION_FIELD_NUMBER: _ClassVar[int]
     rotate: bool
-    def __init__(self, rotate: bool = ...) -> None: ...
+    from_version: int
+    def __init__(self, rotate: bool = ..., from_version: _Optional[int] = ...) -> None: ...
 
 class WebhookSecret(_message.Message):
     __slots__ = ("secret", "version", "rotated_ms")

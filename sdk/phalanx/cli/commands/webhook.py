@@ -15,7 +15,7 @@ def secret(session: Session) -> None:
 
 def rotate(session: Session) -> None:
     """Lets a new secret sign, and prints it."""
-    found = session.client().webhook_secret(rotate=True)
+    found = session.client().rotate_webhook_secret()
     _show(session, found)
     session.screen().note("the one before it signs as well for 24 hours: give receivers the new one until then")
 
