@@ -26,9 +26,7 @@ def greet(stream: Stream, lane: Lane | None, assembler: Assembler, *, ticket: st
 
 def _first_frame(stream: Stream, assembler: Assembler) -> Frame:
     while True:
-        if not stream.wait_readable(CONNECT_TIMEOUT_S):
-            raise OSError(f"no answer within {CONNECT_TIMEOUT_S:.0f} s")
-        data, fds = stream.receive()
+        data, fds = stream.receive(CONNECT_TIMEOUT_S)
         if not data:
             raise OSError("it closed the connection")
         frames = assembler.feed(data, fds)

@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,10 +23,12 @@ from phalanx.core.sockets import ANCILLARY_BYTES, CLOEXEC, Part, fds_of, unsent
 CONNECT_TIMEOUT_S = 5.0
 _READ_BYTES = 256 * 1024
 _MAX_PARTS = 64
+_NOTHING_CAME = "nothing came in time"
 
 
 class Stream(Protocol):
-    """``send`` is whole or raises OSError. ``receive`` returns what came, good until the next one; empty at the end."""
+    """``send`` is whole or raises OSError. ``receive`` returns what came, good until the next one; empty at the end. It
+    raises OSError, of that TimeoutError where nothing came ``within_s``; without it, it waits for ever."""
 
     passes_fds: bool
 
@@ -33,7 +36,7 @@ class Stream(Protocol):
 
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None: ...
 
-    def receive(self) -> tuple[memoryview, list[int]]: ...
+    def receive(self, within_s: float = -1) -> tuple[memoryview, list[int]]: ...
 
     def wait_readable(self, timeout_s: float) -> bool: ...
 
@@ -68,7 +71,9 @@ class UnixStream:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def receive(self) -> tuple[memoryview, list[int]]:
+    def receive(self, within_s: float = -1) -> tuple[memoryview, list[int]]:
+        if within_s >= 0 and not self.wait_readable(within_s):
+            raise TimeoutError(_NOTHING_CAME)
         size, ancillary, _flags, _address = self._sock.recvmsg_into(self._views, ANCILLARY_BYTES, CLOEXEC)
         return self._view[:size], fds_of(ancillary) if ancillary else []
 
@@ -121,17 +126,22 @@ class TlsStream:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def receive(self) -> tuple[memoryview, list[int]]:
+    def receive(self, within_s: float = -1) -> tuple[memoryview, list[int]]:
+        """What makes the socket readable may be TLS's own, as the tickets after a handshake, and no data."""
+        until = time.monotonic() + within_s
         while True:
             try:
                 with self._lock:
                     return self._view[: self._sock.recv_into(self._view)], []
             except ssl.SSLWantReadError:
-                _poll(self._sock, select.POLLIN, -1)
+                event = select.POLLIN
             except ssl.SSLWantWriteError:
-                _poll(self._sock, select.POLLOUT, -1)
+                event = select.POLLOUT
+            if not _poll(self._sock, event, max(0.0, until - time.monotonic()) if within_s >= 0 else -1):
+                raise TimeoutError(_NOTHING_CAME)
 
     def wait_readable(self, timeout_s: float) -> bool:
+        """Says whether `receive` is worth a try: what came may be no data."""
         with self._lock:
             if self._sock.pending():
                 return True

@@ -17,7 +17,7 @@ from phalanx.core.ids import new_raw_id
 from phalanx.core.views import LogSource
 from phalanx.streams import Stream, open_stream
 
-_ANSWER_WITHIN_S = 10.0
+ANSWER_WITHIN_S = 10.0
 _TELL_TAKEN_BYTES = TERMINAL_WINDOW // 4
 
 
@@ -58,11 +58,14 @@ class Terminal:
         """Ctrl-C, for a debugger: a shell gets the key itself."""
         self._send({"interrupt": True})
 
-    def receive(self) -> bytes:
-        """Returns what is to be shown now, perhaps nothing. Raises ConnectionFailedError where the agent went away."""
+    def receive(self, within_s: float = -1) -> bytes:
+        """Returns what is to be shown now, perhaps nothing. Raises ConnectionFailedError where the agent went away, or
+        said nothing ``within_s``."""
         try:
-            data, _ = self.stream.receive()
+            data, _ = self.stream.receive(within_s)
             frames = self._assembler.feed(data) if data else []
+        except TimeoutError as e:
+            raise ConnectionFailedError(f"the agent of node {self.node_id} said nothing in time") from e
         except (OSError, FrameError) as e:
             raise ConnectionFailedError(f"the connection to node {self.node_id} broke: {e}") from e
         if not data:
@@ -148,9 +151,7 @@ def _ask(source: LogSource, stream: Stream, meta: dict[str, Any]) -> Terminal:
     except OSError as e:
         raise ConnectionFailedError(f"the connection to node {source.node_id} broke: {e}") from e
     while not terminal.open and terminal.ended is None:
-        if not stream.wait_readable(_ANSWER_WITHIN_S):
-            raise ConnectionFailedError(f"the agent of node {source.node_id} did not open a terminal in time")
-        terminal.shown += terminal.receive()
+        terminal.shown += terminal.receive(ANSWER_WITHIN_S)
     return terminal
 
 
