@@ -25,7 +25,7 @@ def close(gang: Gang, *, clean: bool) -> Frame:
     gang.terminals.close_all("the gang has ended")
     fail_running(gang, now)
     fail_queued(gang)
-    gang.debugging.over()
+    gang.debugging.all_over()
     gang.spool.end(complete=False)
     gang.counters.enter(Phase.TEARDOWN, now)
     gang.phase = "ended"

@@ -29,7 +29,8 @@ ABANDONED = "debug wait"
 
 @dataclass(slots=True)
 class Debugging:
-    """``running`` is the id of the call at the ranks, or empty; ``paused`` stops its timers, or lets them go on;
+    """``running`` is the id of the call at the local ranks, or empty; ``paused`` stops what measures its time, or
+    lets it go on;
     ``attached`` says whether somebody is at any of the local ranks, and ``note`` tells him; ``end`` ends the gang."""
 
     loop: Loop
@@ -46,6 +47,8 @@ class Debugging:
     stopped: dict[int, str] = field(default_factory=dict[int, str])
     """Local ranks that wait now, and where."""
     _elsewhere: dict[int, str] = field(default_factory=dict[int, str])
+    _call_elsewhere: bytes = b""
+    """What they run: the local ranks may have returned from it."""
     _since_ms: int = -1
     _before_ms: int = 0
 
@@ -65,7 +68,7 @@ class Debugging:
             self.stopped[rank] = str(frame.meta.get("where", ""))
             self.look_for_company()
             self._changed()
-            self.tell(Frame(Kind.RANK, NO_ID, {**frame.meta, "rank": rank}))
+            self.tell(Frame(Kind.RANK, NO_ID, {**frame.meta, "rank": rank, "call": self.running().hex()}))
 
     def goes_on(self, rank: int) -> None:
         if self.stopped.pop(rank, None) is not None:
@@ -77,14 +80,29 @@ class Debugging:
         """A PAUSE: who waits on the gang's other nodes."""
         ranks: dict[str, Any] = frame.meta.get("ranks") or {}
         self._elsewhere = {int(rank): str(where) for rank, where in ranks.items()}
+        self._call_elsewhere = bytes.fromhex(str(frame.meta.get("call", "")))
         self._changed()
 
-    def over(self) -> None:
-        """No call runs any more."""
-        self.stopped.clear()
-        self._elsewhere.clear()
-        self._changed()
+    def begins(self) -> None:
+        """A call was handed over: how long its time stands still counts from here, also where other nodes' ranks still
+        wait in the one before."""
+        if not (self._before_ms or self.is_paused):
+            return
         self._before_ms = 0
+        if self.is_paused:
+            self._since_ms = self.clock.monotonic_ms()
+            self.paused(True)
+        self._tell()
+
+    def over(self) -> None:
+        """The local ranks have returned. Other nodes' may still wait, and the agents ask how long that was."""
+        self.stopped.clear()
+        self._changed()
+
+    def all_over(self) -> None:
+        """The gang has ended, and with it all waiting."""
+        self._elsewhere.clear()
+        self.over()
 
     @property
     def is_paused(self) -> bool:
@@ -103,7 +121,7 @@ class Debugging:
             return ""
         places = ", ".join(dict.fromkeys(waiting.values()))
         verb, what = ("waits", "a breakpoint") if len(waiting) == 1 else ("wait", "breakpoints")
-        call = id_text("c", self.running())
+        call = id_text("c", (not self.stopped and self._call_elsewhere) or self.running())
         return f"{ranks_text([*waiting])} {verb} at {what}, {places}: gpuctl attach {call} --rank {next(iter(waiting))}"
 
     def look_for_company(self) -> None:
@@ -128,8 +146,10 @@ class Debugging:
                 return
             self._before_ms += now - self._since_ms
             self._since_ms = -1
-            if self.running():
-                self.paused(False)
+            self.paused(False)
+        self._tell()
+
+    def _tell(self) -> None:
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "paused", **self.meta()}))
 
     def _abandoned(self) -> None:

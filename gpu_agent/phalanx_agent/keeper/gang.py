@@ -247,6 +247,7 @@ class Gang:
         self.steps.begin()
         if call.timeout_ms:
             self.loop.at("timeout", now + call.timeout_ms, self.timed_out)
+        self.debugging.begins()
 
     def _tell_started(self) -> None:
         running = self.book.running

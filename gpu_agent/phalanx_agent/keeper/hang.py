@@ -61,6 +61,7 @@ class HangWatch:
     _marks: int = 0
     _counts: dict[int, Any] = field(default_factory=dict[int, Any])
     _running: bool = False
+    _paused: bool = False
     _signs: list[Any] = field(default_factory=list[Any])
     _since_ms: int = 0
     _told: bool = False
@@ -81,6 +82,7 @@ class HangWatch:
         if self.config.node_rank:
             return
         self._running = True
+        self._paused = False
         self._signs = []
         self._since_ms = self.clock.monotonic_ms()
         self._told = False
@@ -93,13 +95,24 @@ class HangWatch:
 
     def end(self) -> None:
         """No call runs any more."""
-        self._running = False
+        self._running = self._paused = False
         self._round = None
         if self._told:
             self._told = False
             self.stalled("")
         for name in ("hang", "peers"):
             self.loop.cancel(name)
+
+    def pause(self) -> None:
+        """A rank waits for somebody, on whichever node."""
+        runs = self._running or self._paused
+        self.end()
+        self._paused = runs
+
+    def resume(self) -> None:
+        """It goes on, and so does a watch that was paused."""
+        if self._paused:
+            self.begin()
 
     def marked(self) -> None:
         """A local rank marked progress."""

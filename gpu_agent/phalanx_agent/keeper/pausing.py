@@ -13,15 +13,12 @@ if TYPE_CHECKING:
 def pause(gang: Gang, paused: bool) -> None:
     """``paused``: a rank of the gang waits, on whichever node; else none does any more."""
     call, now = gang.book.running, gang.clock.monotonic_ms()
-    if paused:
-        gang.hang.end()  # also where the local ranks have returned, and other nodes' are watched
+    (gang.hang.pause if paused else gang.hang.resume)()  # the lead's also where its own ranks have returned
     if call is None or gang.phase != "busy":
         return
     gang.counters.enter(Phase.DEBUG if paused else Phase.BUSY, now)
     if paused:
         gang.loop.cancel("timeout")
-        return
-    gang.hang.begin()
-    if call.timeout_ms:
+    elif call.timeout_ms:
         due = gang.book.started_ms + call.timeout_ms + gang.debugging.paused_ms
         gang.loop.at("timeout", due, gang.timed_out)

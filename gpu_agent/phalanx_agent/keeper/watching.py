@@ -148,6 +148,7 @@ def state_of(gang: Gang) -> dict[str, Any]:
         "backend": gang.backend,
         "straight": True,
         **gang.debugging.meta(),
+        "stopped": {str(rank): where for rank, where in gang.debugging.stopped.items()},
         **gang.holding.meta(),
         "counters": gang.counters.snapshot(gang.clock.monotonic_ms(), ended=gang.ended is not None),
         **telling.known_calls(gang.book),
