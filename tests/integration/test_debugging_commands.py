@@ -20,6 +20,10 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 GPUCTL = (sys.executable, "-m", "phalanx.cli.main")
 PROGRAM = """
+import os
+import socket
+import time
+
 import phalanx
 import torch
 import torch.distributed as dist
@@ -40,9 +44,27 @@ def fails() -> None:
         raise ValueError("no data")
     dist.all_reduce(torch.ones(1))
 
+@phalanx.gpu_function(gpus=2, nodes=2, hold_on_failure="10m")
+def crashes(rank: int, slowly: int) -> None:
+    if phalanx.current().rank == rank:
+        if slowly:  # its peers notice before its keeper does
+            cut_off()
+            time.sleep(0.5)
+        os._exit(3)
+    dist.all_reduce(torch.ones(1))
+
+def cut_off() -> None:
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            sock = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
+            sock.shutdown(socket.SHUT_RDWR)
+
 if __name__ == "__main__":
     import sys
-    print(globals()[sys.argv[1]].spawn().id)
+    print(globals()[sys.argv[1]].spawn(*map(int, sys.argv[2:])).id)
 """
 
 
@@ -62,8 +84,8 @@ def run(cluster: Cluster, *words: str, **options: Any) -> subprocess.CompletedPr
     )
 
 
-def spawn(cluster: Cluster, name: str) -> str:
-    done = run(cluster, sys.executable, "work.py", name)
+def spawn(cluster: Cluster, name: str, *arguments: str) -> str:
+    done = run(cluster, sys.executable, "work.py", name, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -124,3 +146,27 @@ def test_a_gang_over_two_nodes_is_held_after_a_failure_until_it_is_released(clus
     assert run(cluster, *GPUCTL, "release", call).returncode == 0
     wait_until(lambda: view.gang_id not in [g.gang_id for g in client.list_gangs()], "the gang is gone", 20)
     assert run(cluster, *GPUCTL, "shell", call, "-c", "true").returncode == 3
+
+
+@pytest.mark.parametrize(("dead", "alive"), [("0", "1"), ("1", "0")])
+def test_a_gang_over_two_nodes_is_held_when_one_of_its_processes_is_gone(
+    cluster: Cluster, dead: str, alive: str
+) -> None:
+    client = cluster.connect()
+    call = spawn(cluster, "crashes", dead, "0")
+    view = until(client, call, "debug")
+    assert (view.state, view.error.rank, view.error.exit_code) == ("failed", int(dead), 3)
+    held_until_released(cluster, view, alive)
+
+
+def test_a_gang_is_held_on_all_nodes_when_those_that_lost_a_peer_say_so_first(cluster: Cluster) -> None:
+    call = spawn(cluster, "crashes", "0", "1")
+    held_until_released(cluster, until(cluster.connect(), call, "debug"), "1")
+
+
+def held_until_released(cluster: Cluster, view: CallView, alive: str) -> None:
+    done = run(cluster, *GPUCTL, "shell", view.call_id, "--rank", alive, "-c", "echo $RANK")
+    assert (done.returncode, done.stdout) == (0, f"{alive}\n"), done.stderr
+    assert run(cluster, *GPUCTL, "release", view.call_id).returncode == 0
+    gangs = cluster.connect()
+    wait_until(lambda: view.gang_id not in [g.gang_id for g in gangs.list_gangs()], "the gang is gone", 20)

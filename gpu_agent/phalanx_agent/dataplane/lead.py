@@ -53,6 +53,8 @@ class LeadGang(Gang):
         self.replies: dict[bytes, Replies] = {}
         self.waits_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
         self._drain: tuple[str, int] | None = None
+        self._holds = False
+        """A node holds its ranks for a call that failed, or all were asked to: nobody ends them for that failure."""
         self._outcomes = Outcomes(self)
         self.unheard = UnheardCalls(self)
         self.suspects = Suspects(self)
@@ -167,7 +169,7 @@ class LeadGang(Gang):
             record = self.queue.pop()
             if record is not None:
                 self._hand_over(record)
-        if self._drain is not None and not self.sent and not self.lanes and not self.stopping and not self.held:
+        if self._drain is not None and not self.sent and not self.lanes and not self.stopping and not self._holds:
             self.stop_all(*self._drain)
 
     def _hand_over(self, record: CallRecord) -> None:
@@ -256,8 +258,9 @@ class LeadGang(Gang):
             self.streams.ended(node, frame)
         replies.add(node, frame, now_ns(), self._links[node].node_id)
         if frame.meta.get("held"):
+            self._holds = True
             held.hold_others(self._links, node, frame)
-        elif replies.failed and not self.held:
+        elif replies.failed and not self._holds:
             self.stop_all("a rank failed", 0 if replies.outcome is Outcome.FAILED else self.spec.grace_ms)
         self._settle(record, replies)
 
@@ -346,6 +349,7 @@ class LeadGang(Gang):
         self._pump()
 
     def on_held(self) -> None:
+        self._holds = True
         self.queue.draining = True
         self._turn_all_away("the gang is held")
 

@@ -176,6 +176,11 @@ class Gang:
         why = Why(reason or "stopped", cause=cause, hold=hold)
         if grace_ms or self.book.running is None or self.judging.deciding or self.ending.begun:
             self.end(why, grace_ms)
+        elif hold:
+            self.holding.heard_of(why)
+            self.judging.look_first(
+                lambda: self.judging.decide(self.during()) if self.evidence.order else self.end(why, 0)
+            )
         else:
             self.judging.look_first(lambda: self.end(why, grace_ms))
 
@@ -461,7 +466,10 @@ class Gang:
         return "before it was ready" if self.phase == "starting" else "between calls"
 
     def end(self, why: Why, grace_ms: int) -> None:
-        if self.ended is not None or self.judging.deciding:
+        if self.ended is not None:
+            return
+        if self.judging.deciding:
+            self.holding.heard_of(why)
             return
         if self.why is None and self.holding.takes(why):
             return

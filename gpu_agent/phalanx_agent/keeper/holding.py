@@ -29,6 +29,9 @@ class Holding:
     replied: dict[int, bool] = field(default_factory=dict[int, bool])
     """The ranks that run no user code any more, and whether they ended well."""
     _until_ms: int = 0
+    _asked: bytes = b""
+    """Another node wants it, and said so before this one had made up its mind."""
+    _refused: bool = False
 
     @property
     def on(self) -> bool:
@@ -46,13 +49,20 @@ class Holding:
         self._begin(call, why)
         return True
 
+    def heard_of(self, why: Why) -> None:
+        """An end was asked for that is not the last word: all that counts of it is whether the gang is to be held."""
+        self._asked, self._refused = why.hold, not why.hold
+
     def _call_of(self, why: Why) -> bytes:
-        """Returns whose failure it is; empty where nobody wants to look at it."""
-        running = self.gang.book.running
-        if why.hold:
-            return why.hold
-        by_user = why.error is not None and why.cause not in _NOT_HELD and why.outcome is not Outcome.CANCELLED
-        return running.id if by_user and running is not None else b""
+        """Returns whose failure it is; empty where nobody wants to look at it. A victim's is held for the culprit's
+        sake, whom another node knows."""
+        running, asked = self.gang.book.running, why.hold or self._asked
+        if self._refused or why.error is None:
+            return b"" if self._refused else asked
+        victim = why.peer and len(self.gang.config.members) > 1
+        if why.outcome is Outcome.CANCELLED or (why.cause in _NOT_HELD and not victim):
+            return b""
+        return running.id if running is not None else asked
 
     def _begin(self, call: bytes, why: Why) -> None:
         gang, now = self.gang, self.gang.clock.monotonic_ms()

@@ -57,7 +57,7 @@ class Judge:
     def now(self) -> None:
         if self._is_idle():
             during, whole = self.during(), len(self.config.members) == 1 and self.met()
-            self.look_first(lambda: self._decide(during, whole=whole))
+            self.look_first(lambda: self.decide(during, whole=whole))
 
     def look_first(self, then: Callable[[], None]) -> None:
         """Keeps where the ranks stand, and then goes on with the end."""
@@ -74,7 +74,8 @@ class Judge:
     def _is_idle(self) -> bool:
         return not self.deciding and not self.ended()
 
-    def _decide(self, during: str, *, whole: bool) -> None:
+    def decide(self, during: str, *, whole: bool = False) -> None:
+        """Ends the gang for what is known of its ranks' failures."""
         verdict = self.evidence.verdict(during=during, whole=whole)
         if whole and self.evidence.only_mismatches:
             said = replace(verdict.error, pickled=verdict.pickled)
