@@ -35,6 +35,7 @@ class TestPlane:
 
     directory: Path
     node_id: str = "n0"
+    shells: bool = True
     events: list[PlaneEvent] = field(default_factory=list[PlaneEvent])
     keepers: list[FakeKeeper] = field(default_factory=list[FakeKeeper])
     fingerprint: str = ""
@@ -48,6 +49,7 @@ class TestPlane:
             unix_path=self.directory / "agent.sock",
             host="127.0.0.1",
             port=0,
+            shells=self.shells,
             spool_of=lambda _gang, _call: self.directory / "spool.log",
         )
         self.plane = DataPlane(settings, clock=SystemClock(), emit=self.events.append)

@@ -156,6 +156,8 @@ class Gang:
                 counters=_counters(meta.get("counters")),
             )
         )
+        if self.debug or self.held:
+            self.emit(RankSaid(gang_id=self.spec.gang_id, rank=-1, event="debug"))  # a former agent heard of it
         self.on_state(frame)
 
     def _rank(self, frame: Frame) -> None:

@@ -232,6 +232,8 @@ class LeadGang(Gang):
                 self.keeper.send(frame)
             elif frame.kind is Kind.RANK and frame.meta.get("event") in debugging.EVENTS:
                 self.debugging.heard(node, frame)
+            elif frame.kind is Kind.STATE:
+                self.debugging.stands(node, frame)
             elif frame.kind is Kind.BLAME:
                 self.blame(str(frame.meta.get("reason", "")))
 
@@ -457,6 +459,7 @@ class LeadGang(Gang):
     def on_state(self, frame: Frame) -> None:
         meta = frame.meta
         phase = str(meta.get("phase", ""))
+        self.debugging.stands(0, frame)
         self.unheard.take_over(meta)
         self.streams.taken_over()
         self.lanes.keeper_answers = bool(meta.get("straight"))

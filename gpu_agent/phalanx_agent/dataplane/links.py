@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _HEAD_BEFORE_SIZE = 8
 _ACK_BEFORE_ID = encode_head(Frame(Kind.ACK))[:-RAW_BYTES]
+_KEPT = (Kind.CALL, Kind.CREDIT, Kind.CANCEL, Kind.STOP, Kind.PAUSE)
+"""Of these the last of each id is said again to a peer that was not there."""
 _RETRY_MS = (50, 100, 200, 400, 800, 1500)
 
 
@@ -183,7 +185,7 @@ class PeerLink:
     def send(self, frame: Frame) -> None:
         """Sends, or keeps until the connection is back: the other side takes frames repeatedly without harm."""
         frame = inline(frame)
-        if frame.kind in (Kind.CALL, Kind.CREDIT, Kind.CANCEL, Kind.STOP):
+        if frame.kind in _KEPT:
             self._waiting[(frame.kind, frame.id)] = frame
         if self._welcomed and self._connection is not None:
             self._connection.send(frame)

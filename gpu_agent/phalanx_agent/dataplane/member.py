@@ -9,6 +9,7 @@ from __future__ import annotations
 from phalanx.core.frames import Frame, Kind
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.sockets import close_fds
+from phalanx_agent.dataplane import debugging
 from phalanx_agent.dataplane.bodies import inline, slots_of
 from phalanx_agent.dataplane.connection import Connection
 from phalanx_agent.dataplane.facts import GangSpec
@@ -84,7 +85,16 @@ class MemberGang(Gang):
         self._to_lead(frame)
 
     def on_rank(self, frame: Frame) -> None:
+        if self.state is not None and frame.meta.get("event") in debugging.EVENTS:
+            self._note_who_waits(self.state, frame)
         self._to_lead(frame)
+
+    def _note_who_waits(self, state: Frame, frame: Frame) -> None:
+        """A lead that was away is told by the state."""
+        waiting = debugging.stopped_of(state.meta)
+        debugging.note(waiting, frame)
+        state.meta["stopped"] = {str(rank): where for rank, where in waiting.items()}
+        state.meta["running"] = frame.meta.get("call") or state.meta.get("running")
 
     def on_ended(self, frame: Frame, error: ErrorInfo) -> None:
         del error

@@ -33,7 +33,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     ACK       client → agent → keeper the outcome of id may be forgotten
     RELEASE   rank → … → client       slots                   memory that may be written again
     ATTACH    agent → keeper          epoch                   a (new) agent takes over
-    STATE     keeper → agent          gang, pids, phase, running, finished, counters
+    STATE     keeper → agent          gang, pids, phase, running, finished, stopped, counters
     RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress | slow | stalled |
                                       breakpoint | goes_on | paused | leaves | verified), …
               peer agent → lead → keeper   rank, marks, entered, ahead_us     progress of another node's rank
@@ -56,7 +56,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     TYPED     client → agent → keeper   taken, rows, columns, interrupt        body = bytes
     SHOWN     keeper → agent → client   taken, note         note: a line for the person     body = bytes
     CLOSED    either way                reason, exit_code   the terminal of this id is over
-    PAUSE     agent → keeper            ranks               who waits at breakpoints on the gang's other nodes
+    PAUSE     agent → keeper            ranks, call         who waits at breakpoints on the gang's other nodes
     PING/PONG either way                                      PONG between agents: wall_ns, the clock of who answers
 
 Either end of a terminal sends at most TERMINAL_WINDOW bytes beyond what the other says it has ``taken`` in all.
