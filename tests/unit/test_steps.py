@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.core.clock import ManualClock
 from phalanx.core.steps import KEPT_STEPS, MIN_STEPS, RankSteps, StepBook, rows_from_json, rows_to_json, slow_text
 from phalanx_agent.worker.steps import EVERY_MS, Marks, entered
 
@@ -43,6 +44,10 @@ def collector() -> tuple[list[dict[str, Any]], Callable[..., None]]:
         sent.append({"event": event, **meta})
 
     return sent, send
+
+
+def clock_ns(clock: ManualClock) -> Callable[[], int]:
+    return lambda: clock.wall_ms() * 1_000_000
 
 
 def slow(rows: tuple[RankSteps, ...]) -> list[int]:
@@ -134,23 +139,36 @@ def test_rows_survive_their_way_as_json() -> None:
 
 def test_marks_in_quick_succession_travel_together_and_none_is_lost() -> None:
     sent, send = collector()
-    marks = Marks(send, list)
-    for step in range(100):
+    clock = ManualClock(wall_ms=5_000_000)
+    marks = Marks(send, list, clock_ns(clock))
+    for step in range(3 * EVERY_MS):
         marks.mark(step, 100)
+        clock.advance(1)
     marks.flush()
-    told = [step for meta in sent for step, _ in meta["marks"]]
-    assert told == list(range(100))
-    assert len(sent) < 50, f"one in {EVERY_MS} ms"
-    assert sent[-1]["step"] == 99
+    portions = [[step for step, _ in meta["marks"]] for meta in sent]
+    first, last = EVERY_MS + 1, 2 * EVERY_MS + 1
+    assert portions == [[0], [*range(1, first)], [*range(first, last)], [*range(last, 3 * EVERY_MS)]]
+    assert [at_us - 5_000_000_000 for meta in sent for _, at_us in meta["marks"]] == [*range(0, 30_000, 1000)]
+    assert sent[-1]["step"] == 3 * EVERY_MS - 1
+
+
+def test_a_clock_that_was_set_back_holds_no_mark_up() -> None:
+    sent, send = collector()
+    times_ns = iter([7_200_000_000_000, 3_600_000_000_000])
+    marks = Marks(send, list, lambda: next(times_ns))
+    marks.mark(0, 0)
+    marks.mark(1, 0)
+    assert [meta["step"] for meta in sent] == [0, 1]
 
 
 def test_collectives_are_told_once_a_second_of_the_clock() -> None:
     sent, send = collector()
-    marks = Marks(send, lambda: [["0", 1, 2, -1]])
-    for step in range(50):
+    clock = ManualClock(wall_ms=5_000_700)
+    marks = Marks(send, lambda: [["0", 1, 2, -1]], clock_ns(clock))
+    for step in range(25):
         marks.mark(step, 0)
-        marks.flush()
-    assert 1 <= sum("entered" in meta for meta in sent) <= 2
+        clock.advance(100)
+    assert [meta["step"] for meta in sent if "entered" in meta] == [0, 3, 13, 23]
 
 
 def test_of_torchs_records_those_are_taken_that_say_what_was_waited() -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,7 @@ class _Rank:
         verified = self._verify(joined.backend, device) if joined.verifies else None
         limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)
-        marks = Marks(self._event, collectives_of(joined.backend, config.world_size))
+        marks = Marks(self._event, collectives_of(joined.backend, config.world_size), time.time_ns)
         server = self._server(callee, device, verified, marks)
         self._event("ready", backend=joined.backend)
         return server

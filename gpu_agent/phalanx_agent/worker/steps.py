@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +21,14 @@ _GLOO = "gloo:"
 
 
 class Marks:
-    """``send`` takes what a mark says; ``collectives`` tells of those entered last."""
+    """``send`` takes what a mark says; ``collectives`` tells of those entered last; ``now_ns`` is the wall clock."""
 
-    def __init__(self, send: Callable[..., None], collectives: Callable[[], list[list[Any]]]) -> None:
+    def __init__(
+        self, send: Callable[..., None], collectives: Callable[[], list[list[Any]]], now_ns: Callable[[], int]
+    ) -> None:
         self._send = send
         self._collectives = collectives
+        self._now_ns = now_ns
         self._unsent: deque[tuple[int, int]] = deque(maxlen=KEPT_STEPS)
         self._total = 0
         self._sent_ns = 0
@@ -34,7 +36,7 @@ class Marks:
 
     def mark(self, step: int, total: int) -> None:
         """Notes a mark, and sends it unless one was sent just now."""
-        now = time.time_ns()
+        now = self._now_ns()
         self._unsent.append((step, now // 1000))
         self._total = total
         if not 0 <= now - self._sent_ns < EVERY_MS * 1_000_000:
