@@ -21,6 +21,7 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
     spec = state.functions[call.function_id].spec
     gang = _gang_of(state, call)
     lead = facts.gangs.get((gang.id, gang.lead)) if gang is not None else None
+    paused_ms = lead.paused_ms if lead is not None else 0
     return CallView(
         call_id=call.id,
         function_id=call.function_id,
@@ -40,14 +41,14 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         submitted_ms=call.submitted_wall_ms,
         started_ms=call.started_wall_ms,
         ended_ms=call.ended_wall_ms,
-        busy_ms=busy_ms(state, call),
+        busy_ms=busy_ms(state, call, paused_ms=paused_ms),
         ready_ranks=sum(m.member.ranks for m in gang.members if m.ready) if gang is not None else 0,
         step=lead.step if lead is not None and call.state is CallState.RUNNING else 0,
         queue_position=queries.queue_position(state, call),
         result=_body(call.result),
         error=call.error or ErrorInfo(),
         ranks=tuple(_ranks(state, gang)) if gang is not None else (),
-        cost=cost_of_call(state, call, book) if book is not None else CostView(),
+        cost=cost_of_call(state, call, book, paused_ms=paused_ms) if book is not None else CostView(),
         parent=call.parent,
         retries=spec.limits.retries if call.retries is None else call.retries,
         retries_used=user_tries(call),

@@ -23,39 +23,39 @@ _SECONDS_PER_HOUR = 3600
 TOTAL = "total"
 
 
-def cost_of_call(state: State, call: Call, book: PriceBook) -> CostView:
+def cost_of_call(state: State, call: Call, book: PriceBook, *, paused_ms: int = 0) -> CostView:
     """Returns what a call costs so far: the start of gangs made for it, and its own busy time on every GPU of its gang.
 
     A warm gang's idle time belongs to the function, not to a call. A gang runs one call at a time, so busy time is
-    not shared.
+    not shared. ``paused_ms``: how long one that runs has waited for people, which is the function's cost.
     """
-    return _view(call.id, _call_segments(state, call, book), book)
+    return _view(call.id, _call_segments(state, call, book, busy_ms(state, call, paused_ms=paused_ms)), book)
 
 
-def _call_segments(state: State, call: Call, book: PriceBook) -> Iterator[Segment]:
+def _call_segments(state: State, call: Call, book: PriceBook, busy: int) -> Iterator[Segment]:
     for gang_id in call.made_gangs:
         for line in _lines_of(state, gang_id):
             yield from (s for s in segments_of(line, book) if s.phase in START_PHASES)
     for line in _lines_of(state, call.gang_id):
-        yield from _busy_segments(state, call, line, book)
+        yield from _busy_segments(line, book, busy)
 
 
 def _lines_of(state: State, gang_id: str) -> Iterator[LedgerLine]:
     return (state.ledger[f"{gang_id}/{node_id}"] for node_id in state.lease_nodes.get(gang_id, ()))
 
 
-def _busy_segments(state: State, call: Call, line: LedgerLine, book: PriceBook) -> Iterator[Segment]:
+def _busy_segments(line: LedgerLine, book: PriceBook, busy: int) -> Iterator[Segment]:
     for gpu in sorted(line.gpus):
-        ms = busy_ms(state, call)
+        ms = busy
         if line.closed_wall_ms:
             ms = min(ms, line.counters.get(f"{gpu}/{BUSY}", 0))
         yield segment(line, book, gpu=gpu, phase=BUSY, ms=ms)
 
 
-def busy_ms(state: State, call: Call) -> int:
-    """Returns how long the call ran, or has run by the last entry of the log."""
+def busy_ms(state: State, call: Call, *, paused_ms: int = 0) -> int:
+    """Returns how long the call ran, or has run by the last entry of the log but for the ``paused_ms`` of its gang."""
     if call.state is CallState.RUNNING or (call.state is CallState.CANCELLING and call.started_ms):
-        return max(0, state.log_ms - call.started_ms)
+        return max(0, state.log_ms - call.started_ms - paused_ms)
     return call.busy_ms
 
 

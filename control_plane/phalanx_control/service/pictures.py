@@ -54,7 +54,8 @@ class StatePictures:
         return function_label(state, function_id)
 
     def call_cost(self, state: State, call: Call) -> CostView:
-        return cost_of_call(state, call, self._book)
+        lead = self._lead_facts(state, call.gang_id)
+        return cost_of_call(state, call, self._book, paused_ms=lead.paused_ms if lead is not None else 0)
 
     def costs(self, state: State, workspace: str, group_by: str) -> tuple[CostView, ...]:
         return cost_by(state, group_by, self._book, workspace=workspace)
