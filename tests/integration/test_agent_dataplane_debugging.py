@@ -133,6 +133,19 @@ def test_an_agent_that_takes_over_a_paused_gang_tells_that_it_is_debugged(nodes:
     assert lead.heard(RankSaid)[0].event == "debug"
 
 
+@pytest.mark.parametrize("meta", [{"step": float("inf")}, {"pids": ["x"]}, {"pairs": [[1]]}, {"step": [1]}])
+def test_a_rank_whose_words_are_no_numbers_is_not_heard(
+    nodes: tuple[TestPlane, TestPlane], meta: dict[str, Any]
+) -> None:
+    keeper = nodes[0].open()
+    keeper.say(Frame(Kind.RANK, NO_ID, {"rank": 0, "event": "context", **meta}))
+    keeper.say(Frame(Kind.RANK, NO_ID, {"rank": 0, "event": "paused", "held": "00" * 16}))
+    keeper.say(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "ready"}))
+    nodes[0].wait_for(RankSaid, 2)
+    assert [e.event for e in nodes[0].heard(RankSaid)] == ["paused", "ready"]
+    assert not nodes[0].plane.snapshots().result(5)[0].debug
+
+
 # ---- holds ----
 
 

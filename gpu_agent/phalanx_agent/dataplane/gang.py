@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from phalanx.context import MAX_STEP
@@ -161,33 +162,38 @@ class Gang:
         self.on_state(frame)
 
     def _rank(self, frame: Frame) -> None:
-        meta = frame.meta
-        step = min(int(meta.get("step") or 0), MAX_STEP)
-        self.step = max(self.step, step)
+        said = self._read(frame.meta)
+        if said is None:
+            return
+        self.step = max(self.step, said.step)
         self.touched_ns = now_ns()
-        event = str(meta.get("event", ""))
-        if event == "paused":
-            self._look_at_pause(meta)
-            event = "debug" if self.debug or self.held else "resumed"
-        if event == "stalled":
-            self.stall = str(meta.get("reason", ""))
-        elif event == "slow":
-            self.slow = str(meta.get("reason", ""))
-        elif event != "progress":
-            self.emit(
-                RankSaid(
-                    gang_id=self.spec.gang_id,
-                    rank=int(meta.get("rank", -1)),
-                    event=event,
-                    pids=_ints(meta.get("pids")),
-                    backend=str(meta.get("backend", "")),
-                    step=step,
-                    busy_ms=self.keeper.busy_ms,
-                    pairs=_pairs(meta.get("pairs")),
-                    all_reduce_gbyte_s=float(meta.get("all_reduce_gbyte_s") or 0),
-                )
-            )
+        if said.event == "paused" and said.rank < 0:
+            self._look_at_pause(frame.meta)
+            said = replace(said, event="debug" if self.debug or self.held else "resumed")
+        if said.event == "stalled":
+            self.stall = str(frame.meta.get("reason", ""))
+        elif said.event == "slow":
+            self.slow = str(frame.meta.get("reason", ""))
+        elif said.event != "progress":
+            self.emit(said)
         self.on_rank(frame)
+
+    def _read(self, meta: dict[str, Any]) -> RankSaid | None:
+        """A rank may be under any code's control: what does not fit says nothing."""
+        try:
+            return RankSaid(
+                gang_id=self.spec.gang_id,
+                rank=int(meta.get("rank", -1)),
+                event=str(meta.get("event", "")),
+                pids=_ints(meta.get("pids")),
+                backend=str(meta.get("backend", "")),
+                step=min(int(meta.get("step") or 0), MAX_STEP),
+                busy_ms=self.keeper.busy_ms,
+                pairs=_pairs(meta.get("pairs")),
+                all_reduce_gbyte_s=float(meta.get("all_reduce_gbyte_s") or 0),
+            )
+        except (TypeError, ValueError, OverflowError):
+            return None
 
     def _look_at_pause(self, meta: dict[str, Any]) -> None:
         self.debug, self._paused_ms = str(meta.get("debug", "")), int(meta.get("paused_ms") or 0)
