@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from phalanx.core.frames import TERMINAL_WINDOW, Frame, Kind
 from phalanx.core.ids import id_text, new_raw_id
 from phalanx.core.spec import Limits
@@ -162,3 +164,64 @@ def test_a_gang_is_held_no_longer_than_asked_and_not_after_a_cancel(gangs: Gangs
     stopped_at(other)
     other.send(Frame(Kind.CANCEL, call, {"reason": "cancelled", "grace_ms": 100}))
     other.ended(within_s=10)
+
+
+def waits_then(raises: bool) -> None:
+    breakpoint()
+    if raises:
+        raise ValueError("no data")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_shell_and_what_it_runs_outlive_the_call_beside_which_it_was_opened(gangs: Gangs, raises: bool) -> None:
+    keeper = gangs.one(waits_then, gpus=0)
+    keeper.ready()
+    call = keeper.call(raises)
+    stopped_at(keeper)
+    shell = Terminal(keeper, call, mode="shell", rank=0)
+    shell.type("sleep 600 & echo job $((40 + 2))\n")
+    shell.until("job 42")
+    debugger = Terminal(keeper, call, mode="attach", rank=0)
+    debugger.until("(Pdb) ")
+    debugger.type("c\n")
+    assert keeper.outcome(call).kind is (Kind.FAILURE if raises else Kind.RESULT)
+    shell.type("jobs; echo still $((50 + 5))\n")
+    assert "Running" in shell.until("still 55")
+    shell.type("exit 9\n")
+    assert shell.closed() == {"exit_code": 9}
+
+
+def starts_a_daemon() -> bool:
+    """Says whether a daemon lives on when the process that started it, a session's leader, is gone."""
+    import subprocess
+    import sys
+    import time
+    from pathlib import Path
+
+    script = """
+import os, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+daemon = os.fork()
+if daemon:
+    print(os.getpid(), daemon, flush=True)
+    os._exit(0)
+os.close(1)
+time.sleep(600)
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, check=True)
+    leader, daemon = map(int, done.stdout.split())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{leader}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)  # what would end it comes with the leader's end
+    stat = Path(f"/proc/{daemon}/stat")
+    return (
+        not Path(f"/proc/{leader}").exists() and stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    )
+
+
+def test_a_daemon_lives_as_long_as_its_call_though_its_parents_are_gone(gangs: Gangs) -> None:
+    keeper = gangs.one(starts_a_daemon, gpus=0)
+    keeper.ready()
+    assert keeper.result(keeper.call()) is True
