@@ -13,9 +13,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from phalanx.core.clock import Clock, SystemClock
-from phalanx.core.frames import SENT_AHEAD, Assembler, Frame, Kind, chunks, encode_head
+from phalanx.core.frames import SENT_AHEAD, Assembler, Frame, Kind, call_meta, chunks, encode_call_head, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.sockets import Part, close_fds
 from phalanx.core.views import GangAddress
@@ -31,8 +32,7 @@ STRAIGHT_BYTES = 32 * 1024
 """What a lane takes whole or not at all."""
 _MAX_OWED = 128
 _COALESCE_BYTES = 256 * 1024
-_BODY_BYTES_AT, _ID_AT = 8, 16
-_CALL_HEAD = encode_head(Frame(Kind.CALL))[:_BODY_BYTES_AT]
+_ID_AT = 16
 _ACK_HEAD = encode_head(Frame(Kind.ACK))[:_ID_AT]
 _OUTCOMES = (Kind.RESULT, Kind.FAILURE, Kind.BUSY, Kind.UNKNOWN)
 
@@ -81,19 +81,20 @@ class GangConnection:
         flush: bool = True,
         short: bool = False,
         callback: Callback | None = None,
+        timeout_ms: int = 0,
     ) -> Pending:
         """Sends a call. With ``flush`` False it may wait in the buffer for `flush` or for more to send along.
 
         ``short``: calls of this function take a few milliseconds, as far as is known. ``callback`` is as in
-        `when_done`, but somebody else must read.
+        `when_done`, but somebody else must read. ``timeout_ms`` 0: its function's.
         """
         pending = Pending(raw_id, self._clock.monotonic_ms())
         pending.callback = callback
         self._add(pending)
         if packed.nbytes >= MEMFD_FROM_BYTES:
-            self._send_large(pending, packed)
+            self._send_large(pending, packed, call_meta(timeout_ms))
             return pending
-        head = b"".join((_CALL_HEAD, packed.nbytes.to_bytes(8, "big"), raw_id))
+        head = encode_call_head(raw_id, packed.nbytes, timeout_ms)
         with self._sending:
             if self._goes_straight(packed, SENT_AHEAD if short else 1):
                 pending.straight = True
@@ -110,7 +111,7 @@ class GangConnection:
                 self._flush()
         return pending
 
-    def stream(self, raw_id: bytes, packed: Packed | None) -> Pending:
+    def stream(self, raw_id: bytes, packed: Packed | None, timeout_ms: int = 0) -> Pending:
         """Sends a call whose items are wanted; without arguments, asks for those of a call that is held."""
         pending = Pending(raw_id, self._clock.monotonic_ms())
         pending.items = deque()
@@ -118,9 +119,9 @@ class GangConnection:
         if packed is None:
             self.say(Frame(Kind.CREDIT, raw_id, {"taken": 0}), pending)
         elif packed.nbytes >= MEMFD_FROM_BYTES:
-            self._send_large(pending, packed)
+            self._send_large(pending, packed, call_meta(timeout_ms))
         else:
-            self.say(Frame(Kind.CALL, raw_id, body=packed.tobytes()), pending)
+            self.say(Frame(Kind.CALL, raw_id, call_meta(timeout_ms), packed.tobytes()), pending)
         return pending
 
     def next_item(self, pending: Pending) -> Frame | None:
@@ -304,21 +305,21 @@ class GangConnection:
             self.close()  # part of a frame may have left
             raise
 
-    def _send_large(self, pending: Pending, packed: Packed) -> None:
+    def _send_large(self, pending: Pending, packed: Packed, meta: dict[str, Any]) -> None:
         slot = self._pool.put(packed) if self._stream.passes_fds else None
         if slot is None:
-            self._send_chunks(pending, packed)
+            self._send_chunks(pending, packed, meta)
             return
         pending.slot = slot.number
-        meta = {"fds": [{"size": packed.nbytes, "slot": slot.number}]}
+        meta["fds"] = [{"size": packed.nbytes, "slot": slot.number}]
         frame = Frame(Kind.CALL, pending.id, meta, fds=[slot.fd])
         with self._sending:
             self._flush()
             pending.sent = self._write([encode_head(frame)], (slot.fd,))
 
-    def _send_chunks(self, pending: Pending, packed: Packed) -> None:
+    def _send_chunks(self, pending: Pending, packed: Packed, meta: dict[str, Any]) -> None:
         """Other frames may go in between: nobody waits behind a large body."""
-        for piece in chunks(Frame(Kind.CALL, pending.id, body=packed.tobytes())):
+        for piece in chunks(Frame(Kind.CALL, pending.id, meta, packed.tobytes())):
             with self._sending:
                 self._flush()
                 if not self._write([encode_head(piece), piece.body]):

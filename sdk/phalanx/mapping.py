@@ -192,7 +192,12 @@ class Mapper:
         item.held = False
         answered = partial(self._answered, item, flight)
         flight.pending = flight.connection.call(
-            item.raw_id, item.packed, flush=False, short=self._pace.short, callback=answered
+            item.raw_id,
+            item.packed,
+            flush=False,
+            short=self._pace.short,
+            callback=answered,
+            timeout_ms=flight.target.timeout_ms,
         )
 
     def _answered(self, item: Item, flight: Flight, pending: Pending) -> None:

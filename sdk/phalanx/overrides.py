@@ -2,7 +2,7 @@
 
 What the same gang can do (timeout, retries, deadline, key, webhook) travels with each call. What needs another gang
 makes a variant of the function: one of its own, of the same code. Calls with terms of their own go through the control
-plane.
+plane, which counts and remembers; a timeout is the gang's to keep.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Asked:
             idempotency_key=self.key,
             webhook=self.webhook or target.terms.webhook,
         )
-        return replace(target, timeout_ms=self.timeout_ms, terms=terms, direct=False)
+        direct = target.direct and terms == target.terms
+        return replace(target, timeout_ms=self.timeout_ms, terms=terms, direct=direct)
 
 
 class Overridden:

@@ -113,7 +113,7 @@ class Runner:
         route = self.route(target)
         if route is None:
             return None
-        return Flight(target, raw_id, packed, route, route.call(raw_id, packed))
+        return Flight(target, raw_id, packed, route, route.call(raw_id, packed, timeout_ms=target.timeout_ms))
 
     def settle(self, flight: Flight, stop: threading.Event | None = None) -> Any:
         """Returns the value of a direct call that is done, or raises what it ended with."""

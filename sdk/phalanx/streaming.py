@@ -131,7 +131,7 @@ class StreamCall:
             return view
 
     def _flies(self, target: Target, route: GangConnection, packed: Packed | None) -> None:
-        pending = route.stream(self.raw_id, packed)
+        pending = route.stream(self.raw_id, packed, target.timeout_ms)
         self._flight = Flight(target, self.raw_id, self._packed, route, pending)
         if self.left:
             self.leave()

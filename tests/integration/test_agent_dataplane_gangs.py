@@ -196,6 +196,20 @@ def test_a_call_that_ran_through_the_agents_end_keeps_its_attempt(directory: Pat
     keeper.die()
 
 
+def test_a_call_keeps_its_own_timeout_through_the_agents_end(directory: Path) -> None:
+    first = TestPlane(directory)
+    keeper = first.open(answer=hold)
+    call = new_call()
+    first.plane.stop()
+    keeper.state |= {"running": call.hex(), "timeouts_ms": {call.hex(): 100}, "phase": "busy"}
+    second = TestPlane(directory)
+    second.attach(keeper)
+    asked = keeper.wait_for(Kind.CANCEL)
+    assert (asked.id, asked.meta["reason"]) == (call, "timed_out")
+    second.close()
+    keeper.die()
+
+
 def test_an_outcome_that_came_while_no_agent_was_there_is_told(directory: Path) -> None:
     first = TestPlane(directory)
     keeper = first.open(answer=hold)

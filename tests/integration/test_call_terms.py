@@ -112,6 +112,48 @@ def wait_for(call: Call[Any], fits: Callable[[CallView], object], what: str) -> 
     return seen[-1]
 
 
+# ---- timeouts ----
+
+
+@phalanx.gpu_function(gpus=0, scaledown_window=2, grace=0.5, timeout=0.5)
+def sleeps_briefly(seconds: float) -> str:
+    time.sleep(seconds)
+    return "slept"
+
+
+def warm(function: phalanx.Function[[float], str]) -> None:
+    """Comes back when a call of the function goes straight to its gang."""
+    wait_until(lambda: not logged_by(lambda: function.remote(0)), "its gang is warm", PATIENCE_S)
+
+
+def logged_by(make: Callable[[], object]) -> set[str]:
+    """Returns the calls that the control plane hears of by what ``make`` does."""
+    client = current().client
+    before = {call.call_id for call in client.list_calls(ended_too=True, limit=200)}
+    make()
+    return {call.call_id for call in client.list_calls(ended_too=True, limit=200)} - before
+
+
+def test_a_call_with_a_timeout_of_its_own_goes_straight_to_a_warm_gang() -> None:
+    warm(sleeps)
+    assert not logged_by(lambda: sleeps.options(timeout=30).remote(0))
+
+
+def test_such_a_call_ends_at_its_own_timeout() -> None:
+    warm(sleeps)
+    began = time.monotonic()
+    with pytest.raises(phalanx.CallTimeoutError):
+        sleeps.options(timeout=0.6).remote(30)
+    assert 0.6 <= time.monotonic() - began < 15
+
+
+def test_a_timeout_of_its_own_may_be_longer_than_its_functions() -> None:
+    warm(sleeps_briefly)
+    assert sleeps_briefly.options(timeout=30).remote(2) == "slept", "also after its agent has heard of it"
+    with pytest.raises(phalanx.CallTimeoutError):
+        sleeps_briefly.remote(30)
+
+
 # ---- retries ----
 
 

@@ -150,6 +150,14 @@ def test_terms_of_the_call_keep_the_function_and_go_through_the_control_plane() 
     assert other.terms == CallTerms(own_retries=True, retries=3, idempotency_key="order-17")
 
 
+def test_a_timeout_alone_keeps_the_way_that_the_functions_calls_take() -> None:
+    alone = target_of(plain.options(timeout="90s"))
+    assert (alone.direct, alone.timeout_ms, alone.terms) == (True, 90_000, CallTerms())
+    assert not target_of(flaky.options(timeout="90s")).direct, "its retries are counted"
+    assert not target_of(plain.options(timeout="90s", deadline=100)).direct
+    assert not target_of(plain.options(timeout="90s", retries=0)).direct
+
+
 def test_what_is_not_asked_for_stays_the_functions() -> None:
     terms = target_of(flaky.options(retries=5)).terms
     assert terms.retrying.retry_on == (f"{__name__}.Flaky", "builtins.OSError")

@@ -203,6 +203,21 @@ def test_memory_that_was_not_released_is_not_used_again(make: Make) -> None:
     assert [f.meta["fds"][0]["slot"] for f in fake.seen if f.kind is Kind.CALL] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("size", [10, 2_000_000], ids=["small", "large"])
+def test_a_call_takes_its_own_timeout_along(make: Make, size: int) -> None:
+    fake, connection = make(echo)
+    for timeout_ms in (0, 700, 0):
+        assert result(connection, call(connection, bytes(size), timeout_ms=timeout_ms)) == bytes(size)
+    assert [frame.meta.get("timeout_ms") for frame in fake.seen if frame.kind is Kind.CALL] == [None, 700, None]
+
+
+def test_a_stream_takes_its_own_timeout_along(make: Make) -> None:
+    fake, connection = make(echo)
+    connection.stream(new_raw_id(), pack_arguments((1,), {}), 700)
+    wait_until(lambda: Kind.CALL in fake.kinds(), "it came")
+    assert [frame.meta for frame in fake.seen if frame.kind is Kind.CALL] == [{"timeout_ms": 700}]
+
+
 def test_above_the_pools_ceiling_large_arguments_travel_in_chunks(make: Make) -> None:
     fake, _ = make(echo_sum)
     connection = GangConnection(fake.address, client="small", pool=MemfdPool(ceiling_bytes=1 << 20))

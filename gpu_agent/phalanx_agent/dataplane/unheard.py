@@ -38,6 +38,7 @@ class UnheardCalls:
             return None
         record = CallRecord(id=frame.id, origin=Origin.DIRECT, queue_key="", user=client.user, step=Step.SENT)
         record.client, record.lane, record.began = client, client.lane, True
+        record.timeout_ms = int(frame.meta.get("timeout_ms") or 0)
         record.arrived_ns = now_ns()
         self._gang.waits_ms.append(0.0)
         self._gang.table.add(record)
@@ -73,10 +74,11 @@ class UnheardCalls:
         running = bytes.fromhex(str(state.get("running") or ""))
         queued = [bytes.fromhex(str(x)) for x in state.get("queued") or []]
         here = {bytes.fromhex(str(x)) for x in state.get("finished") or []} | {running, *queued}
+        timeouts_ms = state.get("timeouts_ms") or {}
         if running:
-            self.adopt_running(running)
+            self.adopt_running(running, int(timeouts_ms.get(running.hex()) or 0))
         for call in queued:
-            self.adopt(call)
+            self.adopt(call, int(timeouts_ms.get(call.hex()) or 0))
         for record in tuple(gang.sent):
             if record.id not in here:
                 gang.sent.remove(record)
@@ -86,18 +88,19 @@ class UnheardCalls:
             if gang.spec.peers:
                 gang.replies[record.id] = Replies(1 + len(gang.spec.peers))
 
-    def adopt_running(self, call: bytes) -> None:
+    def adopt_running(self, call: bytes, timeout_ms: int) -> None:
         """A former agent's, that the ranks are busy with."""
-        record = self.adopt(call)
+        record = self.adopt(call, timeout_ms)
         self._gang.sent.remove(record)
         self._first(record)
         record.running_ns, record.began = now_ns(), True
 
-    def adopt(self, call: bytes) -> CallRecord:
+    def adopt(self, call: bytes, timeout_ms: int) -> CallRecord:
         """Takes over a call that a former agent handed to the keeper."""
         record = self._gang.table.get(call)
         if record is None:
             record = self._adopted(call)
+            record.timeout_ms = timeout_ms
             self._gang.sent.append(record)
         self._gang.keeper.note_running(call)
         return record

@@ -260,7 +260,8 @@ class Gang:
             elapsed = self.clock.monotonic_ms() - self.book.started_ms
             flags = running.lane.number << LANE_BITS if not running.told and running.lane is not None else 0
             running.told = True
-            self.tell(Frame(Kind.STARTED, running.id, {"busy_ms": elapsed}, flags=flags))
+            meta = {"busy_ms": elapsed, "timeout_ms": running.timeout_ms}
+            self.tell(Frame(Kind.STARTED, running.id, meta, flags=flags))
 
     def timed_out(self) -> None:
         grace_ms = int(self.config.function.limits.grace_s * 1000)

@@ -138,6 +138,7 @@ def known_calls(book: CallBook) -> dict[str, Any]:
         "running": book.running.id.hex() if book.running else "",
         "finished": [call_id.hex() for call_id in book.outcomes],
         "queued": [call.id.hex() for call in book.queue],
+        "timeouts_ms": {call.id.hex(): call.timeout_ms for call in (*book.queue, book.running) if call is not None},
     }
 
 

@@ -25,7 +25,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     RESULT    rank → keeper → agent → client   rank, busy_ms, released, world_seq      body = envelope
     FAILURE   same                    rank, error                                      body = pickled exception
     BUSY      agent → client          depth, retry_ms         the client goes durable
-    STARTED   keeper → agent          busy_ms                 ranks began to run id
+    STARTED   keeper → agent          busy_ms, timeout_ms     ranks began to run id
     CANCEL    client → agent → keeper → rank   reason, grace_ms
     ASK       client → agent          what became of id: RESULT, FAILURE, STARTED, UNKNOWN, or BUSY: ask again
               agent → keeper          the same; after UNKNOWN the keeper takes id over no lane
@@ -33,7 +33,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     ACK       client → agent → keeper the outcome of id may be forgotten
     RELEASE   rank → … → client       slots                   memory that may be written again
     ATTACH    agent → keeper          epoch                   a (new) agent takes over
-    STATE     keeper → agent          gang, pids, phase, running, finished, stopped, counters
+    STATE     keeper → agent          gang, pids, phase, running, queued, timeouts_ms, finished, stopped, counters
     RANK      rank → keeper → agent   rank, event (started | context | ready | dead | progress | slow | stalled |
                                       breakpoint | goes_on | paused | leaves | verified), …
               peer agent → lead → keeper   rank, marks, entered, ahead_us     progress of another node's rank
@@ -168,6 +168,23 @@ def encode_head(frame: Frame) -> bytes:
     meta = _to_json(frame.meta).encode() if frame.meta else b""
     head = _pack_head(VERSION, frame.kind, frame.flags, len(frame.fds), len(meta), len(frame.body), frame.id)
     return head + meta if meta else head
+
+
+def encode_call_head(raw_id: bytes, body_bytes: int, timeout_ms: int = 0) -> bytes:
+    """Returns header and meta of a small CALL, of which there may be many: most bring no timeout of their own."""
+    if not timeout_ms:
+        return b"".join((_CALL, body_bytes.to_bytes(8, "big"), raw_id))
+    meta = _to_json(call_meta(timeout_ms)).encode()
+    return _pack_head(VERSION, Kind.CALL, 0, 0, len(meta), body_bytes, raw_id) + meta
+
+
+def call_meta(timeout_ms: int) -> dict[str, Any]:
+    """Returns what a client's CALL says beside its arguments."""
+    return {"timeout_ms": timeout_ms} if timeout_ms else {}
+
+
+_CALL = encode_head(Frame(Kind.CALL))[:8]
+"""What stands before the size of the body."""
 
 
 class Decoder:
