@@ -204,7 +204,7 @@ def test_a_call_keeps_its_own_timeout_through_the_agents_end(directory: Path) ->
     keeper.state |= {"running": call.hex(), "timeouts_ms": {call.hex(): 100}, "phase": "busy"}
     second = TestPlane(directory)
     second.attach(keeper)
-    asked = keeper.wait_for(Kind.CANCEL)
+    (asked,) = keeper.wait_for(Kind.CANCEL)
     assert (asked.id, asked.meta["reason"]) == (call, "timed_out")
     second.close()
     keeper.die()
