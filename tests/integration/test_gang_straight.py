@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from phalanx.core.frames import LANE_BITS, SENT_AHEAD, Assembler, Frame, Kind, encode_head
+from phalanx.core.frames import LANE_BITS, SENT_AHEAD, Frame, Kind, encode_head
 from phalanx.core.ids import new_raw_id
-from phalanx.core.serialization import pack, unpack
+from phalanx.core.serialization import unpack
 from phalanx.core.spec import Limits
 from tests.support.gang_driver import Gangs, Keeper, process_exists
+from tests.support.lane_client import LANE, Client, count_to, lane_of, learn_that_calls_are_short, of, ran, stopped
 from tests.support.wait import wait_until
-
-LANE = 3
 
 
 def echo(value: Any) -> Any:
@@ -40,51 +38,12 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
-@dataclass(slots=True)
-class Client:
-    """The other end of one lane."""
-
-    sock: socket.socket
-    assembler: Assembler = field(default_factory=Assembler)
-
-    def call(self, *args: Any, call_id: bytes = b"") -> bytes:
-        call_id = call_id or new_raw_id()
-        body = pack((args, {})).tobytes()
-        self.sock.sendall(encode_head(Frame(Kind.CALL, call_id, body=body)) + body)
-        return call_id
-
-    def answer(self) -> Frame:
-        while True:
-            data = self.sock.recv(1 << 16)
-            assert data, "the lane is closed"
-            frames = self.assembler.feed(data)
-            if frames:
-                return frames[0]
-
-    def is_closed(self) -> bool:
-        return self.sock.recv(1) == b""
-
-
 @pytest.fixture
 def clients() -> Iterator[list[Client]]:
     opened: list[Client] = []
     yield opened
     for client in opened:
         client.sock.close()
-
-
-def lane_of(keeper: Keeper, clients: list[Client], number: int = LANE) -> Client:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(20)
-    keeper.ready()
-    keeper.send(Frame(Kind.LANE, flags=number << LANE_BITS, fds=[theirs.fileno()]))
-    theirs.close()
-    clients.append(Client(ours))
-    return clients[-1]
-
-
-def of(keeper: Keeper, kind: Kind, call: bytes) -> Frame:
-    return keeper.wait_for(lambda f: f.kind is kind and f.id == call, f"{kind.name} of the call")
 
 
 def test_a_call_goes_to_the_ranks_and_back_past_the_agent_which_hears_of_its_end(
@@ -261,35 +220,6 @@ def test_the_next_agent_finds_a_call_of_a_former_ones_lane(gangs: Gangs, clients
     assert (told.lane, "lane" in told.meta) == (0, False), "its lane numbers are its own"
 
 
-def count_to(folder: str, value: int) -> int:
-    """Notes the order; ``value`` below 0 waits for a word."""
-    import pathlib
-    import threading
-
-    with (pathlib.Path(folder) / "order").open("a") as out:
-        out.write(f"{value}\n")
-    while value < 0 and not (pathlib.Path(folder) / "go").exists():
-        threading.Event().wait(0.005)
-    return value
-
-
-def learn_that_calls_are_short(client: Client, folder: Path) -> None:
-    for value in range(30):
-        client.call(str(folder), value)
-        client.answer()
-    (folder / "order").unlink()
-
-
-def ran(folder: Path) -> list[int]:
-    return [int(line) for line in (folder / "order").read_text().split()] if (folder / "order").exists() else []
-
-
-def stopped(keeper: Keeper) -> int:
-    """Stops the keeper, so that what is sent meanwhile comes at once."""
-    os.kill(keeper.pid, signal.SIGSTOP)
-    return keeper.pid
-
-
 def test_short_calls_of_one_client_run_one_after_the_other(gangs: Gangs, clients: list[Client], tmp_path: Path) -> None:
     keeper = gangs.one(count_to, gpus=0)
     client = lane_of(keeper, clients)
@@ -379,28 +309,35 @@ def test_with_their_lane_calls_that_wait_become_the_agents(behind: Behind) -> No
     keeper, (running, second, third) = behind.keeper, behind.calls
     keeper.send(Frame(Kind.LANE, flags=LANE << LANE_BITS))
     keeper.wait_for(lambda f: f.kind is Kind.LANE, "the lane's end")
-    told = [(f.kind, f.id) for f in keeper.seen if f.kind is Kind.LANE or f.id in (running, second, third)]
-    assert told[-4:] == [(Kind.STARTED, running), (Kind.CALL, second), (Kind.CALL, third), (Kind.LANE, bytes(16))]
+    told = [(f.kind, f.id) for f in keeper.seen if f.kind is Kind.LANE or f.id in behind.calls]
+    assert told[-4:] == [*((Kind.STARTED, call) for call in (running, second, third)), (Kind.LANE, bytes(16))]
+    assert [f.meta.get("waits", False) for f in keeper.seen if f.kind is Kind.STARTED][-3:] == [False, True, True]
     behind.go()
-    of(keeper, Kind.RESULT, running)
-    assert ran(behind.folder) == [-1]
+    for call in behind.calls:
+        assert not of(keeper, Kind.RESULT, call).lane
+    assert ran(behind.folder) == [-1, 2, 3]
 
 
-def test_a_cancel_takes_a_call_that_waits_to_the_agent(behind: Behind) -> None:
+def test_a_cancelled_call_that_waits_at_the_rank_is_passed_over(behind: Behind) -> None:
     keeper, client, (running, second, third) = behind.keeper, behind.client, behind.calls
     client.sock.sendall(encode_head(Frame(Kind.CANCEL, second, {"reason": "cancelled"})))
     of(keeper, Kind.CANCEL, second)
-    assert [f.kind for f in keeper.seen if f.id == second] == [Kind.CALL, Kind.CANCEL]
+    assert [f.kind for f in keeper.seen if f.id == second] == [Kind.STARTED, Kind.CANCEL]
+    keeper.send(Frame(Kind.CANCEL, second, {"reason": "cancelled"}))
+    keeper.send(Frame(Kind.PING))
+    keeper.wait_for(lambda f: f.kind is Kind.PONG, "it has heard of it")
     behind.go()
     of(keeper, Kind.RESULT, running)
+    assert of(keeper, Kind.FAILURE, second).meta["outcome"] == "cancelled"
     of(keeper, Kind.RESULT, third)
     assert ran(behind.folder) == [-1, 3]
+    assert not [f for f in keeper.seen if f.kind is Kind.ENDED]
 
 
-def test_whoever_asks_for_a_call_that_waits_gets_it_to_the_agent(behind: Behind) -> None:
+def test_whoever_asks_for_a_call_that_waits_at_the_rank_is_told_of_it(behind: Behind) -> None:
     keeper, (_, second, third) = behind.keeper, behind.calls
     keeper.send(Frame(Kind.ASK, second))
-    of(keeper, Kind.CALL, second)
+    assert of(keeper, Kind.STARTED, second).meta["waits"]
     behind.go()
     of(keeper, Kind.RESULT, third)
-    assert ran(behind.folder) == [-1, 3]
+    assert ran(behind.folder) == [-1, 2, 3]

@@ -42,13 +42,19 @@ class UnheardCalls:
         record.arrived_ns = now_ns()
         self._gang.waits_ms.append(0.0)
         self._gang.table.add(record)
-        self._first(record)
+        if frame.meta.get("waits"):
+            self._gang.sent.append(record)
+        else:
+            self._first(record)
         return record
 
     def runs(self, frame: Frame) -> None:
         """STARTED: from now on it is watched like any other."""
         record = self._gang.table.get(frame.id) or self.came(frame)
         if record is None:
+            return
+        if frame.meta.get("waits"):
+            self._answer(record)
             return
         record.began = True
         if not record.running_ns:

@@ -47,8 +47,10 @@ class Loans:
                 self._open.pop(call_id, None)
 
 
-def for_ranks(call: QueuedCall) -> Frame:
+def for_ranks(call: QueuedCall, *, ahead: bool = False) -> Frame:
     """Returns the frame that hands ``call`` over. A large inline body moves into memory first, once for all ranks."""
+    if ahead:
+        return Frame(Kind.CALL, call.id, {"ahead": True}, call.body)
     meta: dict[str, Any] = {"attempt": call.attempt} if call.attempt != 1 else {}
     if call.meta.get("held"):
         meta["held"] = True

@@ -31,6 +31,8 @@ class QueuedCall:
     """It came over the lane."""
     told: bool = True
     """The agent knows of it."""
+    given: bool = False
+    """The rank has it already, while it waits (`ahead`)."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class CallBook:
         """The running call did not begin: it waits again, though its memory has gone to the ranks."""
         assert self.running is not None
         self.running.fds = []
+        self.running.given = False
         self.queue.appendleft(self.running)
         self.running = None
 
@@ -105,9 +108,9 @@ class CallBook:
         self.replies = {}
 
     def withdraw(self, call_id: bytes) -> QueuedCall | None:
-        """Takes a call that has not begun out of the queue."""
+        """Takes a call out of the queue that neither runs nor is at the rank."""
         for call in self.queue:
-            if call.id == call_id:
+            if call.id == call_id and not call.given:
                 self.queue.remove(call)
                 return call
         return None

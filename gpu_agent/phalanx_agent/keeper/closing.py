@@ -8,7 +8,7 @@ from phalanx.core.frames import NO_ID, Frame, Kind
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Phase
 from phalanx_agent.keeper import telling, watching
-from phalanx_agent.keeper.calls import Outcome
+from phalanx_agent.keeper.calls import Outcome, QueuedCall
 
 if TYPE_CHECKING:
     from phalanx_agent.keeper.gang import Gang
@@ -23,7 +23,10 @@ def close(gang: Gang, *, clean: bool) -> Frame:
             if pipe.fd >= 0:
                 pipe.drain(gang.spool, reads=1 << 14)
     gang.terminals.close_all("the gang has ended")
+    begun = gang.ahead.begun_unseen()
     fail_running(gang, now)
+    for call in begun:
+        _end(gang, call, telling.may_have_begun(call.id, gang.config))
     fail_queued(gang)
     gang.debugging.all_over()
     gang.spool.end(complete=False)
@@ -53,6 +56,9 @@ def fail_queued(gang: Gang) -> None:
     while gang.book.queue:
         call = gang.book.queue.popleft()
         close_fds(call.fds)
-        never = telling.never_began(call.id, gang.why, gang.config)
-        gang.tell(never if call.told else telling.straight(never, call))
-        gang.book.outcomes[call.id] = Outcome(never)
+        _end(gang, call, telling.never_began(call.id, gang.why, gang.config))
+
+
+def _end(gang: Gang, call: QueuedCall, failure: Frame) -> None:
+    gang.tell(failure if call.told else telling.straight(failure, call))
+    gang.book.outcomes[call.id] = Outcome(failure)

@@ -87,12 +87,16 @@ class Deaths:
 
     def _hear_last_words(self, rank: RankProcess) -> None:
         """Reads what a dead rank still wrote and sent; a last reply counts."""
-        for pipe in rank.pipes:
-            if pipe.fd >= 0:
-                pipe.drain(self.spool, reads=64)
+        self._drain(rank)
         try:
             while frames := rank.channel.receive():
                 for frame in frames:
                     self.gang.from_rank(rank, frame)
         except ChannelClosedError:
             self.ending.loop.unwatch(rank.channel.fd)
+        self._drain(rank)  # of a call that it had begun by itself
+
+    def _drain(self, rank: RankProcess) -> None:
+        for pipe in rank.pipes:
+            if pipe.fd >= 0:
+                pipe.drain(self.spool, reads=64)

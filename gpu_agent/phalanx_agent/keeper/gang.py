@@ -16,9 +16,10 @@ from phalanx.core.frames import LANE_BITS, NO_ID, Frame, Kind
 from phalanx.core.sockets import close_fds
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_agent.gang_config import GangConfig
-from phalanx_agent.keeper import bodies, closing, reasons, telling, watching
+from phalanx_agent.keeper import bodies, closing, completing, reasons, telling, watching
 from phalanx_agent.keeper.absence import Absence
-from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame, result_meta
+from phalanx_agent.keeper.ahead import Ahead
+from phalanx_agent.keeper.calls import CallBook, QueuedCall, Reply, failure_frame
 from phalanx_agent.keeper.calls import Outcome as Finished
 from phalanx_agent.keeper.channel import served
 from phalanx_agent.keeper.counters import PhaseCounters
@@ -84,10 +85,12 @@ class Gang:
     holding: Holding = field(init=False)
     terminals: Terminals = field(init=False)
     steps: StepWatch = field(init=False)
+    ahead: Ahead = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.loop, self.tell)
         self.holding = Holding(self)
+        self.ahead = Ahead(self)
         self.debugging = watching.debugging_of(self)
         self.terminals = watching.terminals_of(self)
         self.deaths = watching.deaths_of(self)
@@ -100,8 +103,9 @@ class Gang:
             idle=lambda: self.phase == "ready",
             running_ms=lambda: self.clock.monotonic_ms() - self.book.started_ms,
             agent_keeps_up=self.agent_keeps_up,
-            hand_over=self._hand_over,
+            hand_over=self.hand_over,
             tell_started=self._tell_started,
+            tell_of=self.ahead.tell_of,
             tell=self.tell,
             flush=self.outbox.flush,
         )
@@ -197,7 +201,7 @@ class Gang:
         elif self.ended is not None or self.holding.on:
             closing.fail_queued(self)
         else:
-            self._hand_over()
+            self.hand_over()
 
     def _acknowledged(self, call_id: bytes) -> None:
         if call_id == NO_ID:
@@ -219,6 +223,8 @@ class Gang:
         elif self.book.running is not None and self.book.running.id == frame.id:
             end = self.streams.close if frame.meta.get("reason") == "closed" else self._interrupt
             end(outcome, int(frame.meta.get("grace_ms", 0)))
+        elif self.ahead.has(frame.id):
+            self.ahead.withdraw(frame)
 
     def _release_results(self, call_id: bytes) -> None:
         for rank in self.ranks:
@@ -228,31 +234,39 @@ class Gang:
 
     # ---- calls ----
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
         """Gives the next call to every local rank, once all are ready and idle."""
         if self.phase != "ready":
+            self.ahead.give()
             return
         now = self.clock.monotonic_ms()
         call = self.book.begin(now)
         if call is None:
             return
-        frame = bodies.for_ranks(call)
-        for rank in self.ranks:  # the ranks first: while they wake up, the books are kept
-            rank.channel.send(frame)
-            if rank.channel.wants_write:
-                self.loop.want_write(rank.channel.fd, True)
+        if not call.given:
+            frame = bodies.for_ranks(call)
+            self.send_to_ranks(frame)  # the ranks first: while they wake up, the books are kept
+            self.memory.lend(call.id, frame.meta, len(self.ranks))
+            close_fds(frame.fds)
         self.phase = "busy"
         self.counters.enter(Phase.BUSY, now)
         self.spool.begin(call.id, call.attempt)
         self.streams.begin()
-        self.memory.lend(call.id, frame.meta, len(self.ranks))
-        close_fds(frame.fds)
         self.loop.at("started", now + TELL_STARTED_AFTER_MS, self._tell_started)
         self.hang.begin()
         self.steps.begin()
         if call.timeout_ms:
             self.loop.at("timeout", now + call.timeout_ms, self.timed_out)
         self.debugging.begins()
+        if call.given:
+            self.ahead.begins(call)
+        self.ahead.give()
+
+    def send_to_ranks(self, frame: Frame) -> None:
+        for rank in self.ranks:
+            rank.channel.send(frame)
+            if rank.channel.wants_write:
+                self.loop.want_write(rank.channel.fd, True)
 
     def _tell_started(self) -> None:
         running = self.book.running
@@ -279,7 +293,12 @@ class Gang:
         running = self.book.running
         if running is None or frame.id != running.id:
             self.holding.heard(rank.rank, frame)
+            self.ahead.heard(frame)
             close_fds(frame.fds)
+            return
+        if frame.meta.get("withdrawn"):
+            if not self.ending.begun and not self.judging.deciding:
+                completing.pass_over(self)
             return
         self.debugging.goes_on(rank.rank)
         ok = frame.kind is Kind.RESULT
@@ -292,59 +311,9 @@ class Gang:
         if self.ending.begun or self.judging.deciding:
             return
         if last:
-            self._complete()
+            completing.complete(self)
         elif not ok:
             self.judging.others()
-
-    def _complete(self) -> None:
-        if not self.book.failures():
-            self._succeed()
-        elif self.config.world_size == 1 and not any(r.exits for r in self.ranks) and not self.holding.wanted_ms:
-            self._fail_and_stay()
-        else:
-            self.judge()
-
-    def _succeed(self) -> None:
-        call, replies, now = self._answered()
-        all_parts = self.config.function.returns == "all"
-        nodes, busy_ms = len(self.config.members), self.busy_ms(now)
-        meta = result_meta(replies, busy_ms=busy_ms, all_parts=all_parts, nodes=nodes)
-        body, fds, slots = bodies.result_of(replies, meta, all_parts=all_parts)
-        released = self._released(replies)
-        if released:
-            meta["released"] = released
-        for rank in self.ranks:
-            if rank.rank in slots:
-                rank.loaned_slots[call.id] = slots[rank.rank]
-        outcome = Frame(Kind.RESULT, call.id, meta, body, fds=fds)
-        self.straight.took(busy_ms)
-        self.finished(call.id, outcome)
-        self._idle(now)
-        self.spool.end()
-        if self.config.world_size == 1:
-            self.leftovers.after_success(self.ranks[0], self.ready_ms, others=self.terminals.of_shells)
-        spent = telling.spent(meta, replies, nodes=nodes)
-        if spent is not None:
-            self.end(spent, 1000)
-        else:
-            self._hand_over()
-
-    def _fail_and_stay(self) -> None:
-        call, replies, now = self._answered()
-        verdict = self.evidence.verdict(during="")
-        self.evidence.forget()
-        self.leftovers.after_failure(self.ranks[0], self.book.started_ms, others=self.terminals.of_shells)
-        self.finished(call.id, telling.failed(call.id, verdict, self.busy_ms(now)))
-        self._idle(now)
-        self.memory.forget(call.id, replies)
-        self.spool.end()
-        self._hand_over()
-
-    def _answered(self) -> tuple[QueuedCall, list[Reply], int]:
-        """Returns the running call, its replies by rank, and the time."""
-        assert self.book.running is not None
-        replies = sorted(self.book.replies.values(), key=lambda r: r.rank)
-        return self.book.running, replies, self.clock.monotonic_ms()
 
     @property
     def looked_at(self) -> bytes:
@@ -355,7 +324,7 @@ class Gang:
         """How long the call has run, waiting for people left out."""
         return now - self.book.started_ms - self.debugging.paused_ms
 
-    def _idle(self, now: int) -> None:
+    def idle(self, now: int) -> None:
         """No call runs: its deadlines are off."""
         self.hang.rest()
         self.debugging.over()
@@ -365,10 +334,6 @@ class Gang:
             self.loop.cancel(name)
         self.phase = "ready"
         self.counters.enter(Phase.IDLE_WARM, now)
-
-    def _released(self, replies: list[Reply]) -> list[int]:
-        slots = [self.memory.back(bytes.fromhex(c)) for r in replies for c in r.meta.get("released", ())]
-        return [slot for slot in slots if slot is not None]
 
     def finished(self, call_id: bytes, frame: Frame) -> None:
         """Tells whoever waits, and keeps the outcome."""
@@ -443,10 +408,10 @@ class Gang:
     def _all_ready(self, now: int) -> None:
         self.loop.cancel("startup")
         self.ready_ms = now
-        self._idle(now)
+        self.idle(now)
         pids = [r.host_pid for r in self.ranks]
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "ready", "backend": self.backend, "pids": pids}))
-        self._hand_over()
+        self.hand_over()
 
     # ---- deaths and the end ----
 
@@ -484,6 +449,7 @@ class Gang:
     def freeze(self) -> None:
         """Nothing begins any more, and no deadline but the end's own counts."""
         self.phase = "ending"
+        self.ahead.over()
         self.hang.end()
         self.steps.end()
         for name in ("startup", "started", "timeout", "others", "hold", ABANDONED, LEFT):

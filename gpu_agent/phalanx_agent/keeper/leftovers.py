@@ -31,6 +31,10 @@ class Leftovers:
         except OSError:
             self._children_fd = -1
 
+    def has_some(self, rank: RankProcess) -> bool:
+        """Says whether anything is there that may have to be ended between calls. One read."""
+        return self._children_fd >= 0 and os.pread(self._children_fd, _CHILDREN_BYTES, 0) != b"%d " % rank.pid
+
     def after_success(self, rank: RankProcess, since_ms: int, *, others: Callable[[], set[int]]) -> None:
         """Ends orphans that began since ``since_ms`` (monotonic). One read where there is none.
 

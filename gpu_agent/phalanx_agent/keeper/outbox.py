@@ -44,7 +44,7 @@ class Outbox:
     _bytes: int = 0
 
     def deliver(self, call: QueuedCall, outcome: Frame) -> None:
-        """Sends how the call ended, now or in a moment. Calls that wait behind it are in the book."""
+        """Sends how the call ended, now or in a moment. The next one may run already."""
         lane = self._lane(call, outcome)
         encoded = lane.encoded(outcome) if lane is not None else None
         if lane is None or encoded is None:
@@ -66,7 +66,7 @@ class Outbox:
             return
         held, gone = self._send()
         for number, each in enumerate(held, 1):
-            more = number < len(held) or bool(self.book.queue)
+            more = number < len(held) or self._next(each.call) is not None
             self._tell(each.call, each.outcome, gone=gone, more=more)
 
     def attached(self) -> None:
@@ -81,15 +81,22 @@ class Outbox:
 
     def _lane(self, call: QueuedCall, outcome: Frame) -> Lane | None:
         """A call that came through the agent goes back that way where others wait: it sends them together, too."""
-        direct = call.straight or not self.book.queue
+        direct = call.straight or self._next(call) is None
         return call.lane if outcome.kind is Kind.RESULT and direct else None
 
     def _has_company(self, call: QueuedCall) -> bool:
         """Another short call of the same client runs next."""
-        if not call.straight or call.told or not self.book.queue:
+        following = self._next(call)
+        if not call.straight or call.told or following is None:
             return False
-        following = self.book.queue[0]
         return following.straight and following.lane is call.lane and self.short()
+
+    def _next(self, call: QueuedCall) -> QueuedCall | None:
+        """The call that runs after this one, or will."""
+        running = self.book.running
+        if running is not None and running is not call:
+            return running
+        return self.book.queue[0] if self.book.queue else None
 
     def _tell(self, call: QueuedCall, outcome: Frame, *, gone: bool, more: bool) -> None:
         if gone and call.lane is not None:

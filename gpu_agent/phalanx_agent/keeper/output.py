@@ -6,6 +6,7 @@ there is room again, and the call's end record, which waits for room too, says t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from pathlib import Path
@@ -150,22 +151,56 @@ class Spool:
 class OutputPipe:
     """The reading end of one rank's stdout or stderr."""
 
-    def __init__(self, fd: int, *, rank: int, stream: int) -> None:
+    def __init__(self, fd: int, *, rank: int, stream: int, boundary: bytes = b"") -> None:
+        """``boundary``: what the rank writes before a call that it begins by itself; no output has these bytes."""
         os.set_blocking(fd, False)
         self.fd = fd
         self.rank = rank
         self.stream = stream
+        self._boundary = boundary
+        self._early = b""
+        """Output of a call that has not begun here, behind a boundary."""
+        self._boundaries = 0
+        """So many have been read, less those that were passed."""
 
     def drain(self, spool: Spool, *, reads: int = READS_PER_TURN) -> bool:
-        """Moves what is there into the spool, at most ``reads`` pieces. Returns False at the end of the stream."""
+        """Moves what is there into the spool, at most ``reads`` pieces, as far as it belongs to the present call.
+        Returns False at the end of the stream.
+        """
         for _ in range(reads):
+            if self._boundaries > 0:
+                return True
             try:
                 data = os.read(self.fd, READ_BYTES)
             except BlockingIOError:
                 return True
             if not data:
                 return False
-            spool.write(self.rank, self.stream, data)
+            self._take(spool, data)
             if len(data) < READ_BYTES // 2:
                 return True
         return True
+
+    def passes_boundary(self, spool: Spool) -> None:
+        """A call that the rank begins by itself is the present one from now on."""
+        self._boundaries -= 1
+        early, self._early = self._early, b""
+        if early:
+            self._take(spool, early)
+
+    def passes_all(self, spool: Spool) -> None:
+        """Nothing begins any more: what is read from now on belongs to the present call."""
+        self._boundaries = -1 << 30
+        self.passes_boundary(spool)
+
+    def _take(self, spool: Spool, data: bytes) -> None:
+        """A boundary is written at once, so only where a read was full can the rest of one be missing: it is there."""
+        if len(data) == READ_BYTES and self._boundary:
+            with contextlib.suppress(BlockingIOError):
+                data += os.read(self.fd, len(self._boundary))
+        while data and self._boundaries <= 0:
+            own, boundary, data = data.partition(self._boundary) if self._boundary else (data, b"", b"")
+            self._boundaries += bool(boundary)
+            if own:
+                spool.write(self.rank, self.stream, own)
+        self._early = data

@@ -19,6 +19,7 @@ from phalanx_agent.keeper.setup import RankSetup
 
 RankMain = Callable[[RankSetup], NoReturn]
 _STACK_BYTES = 64 * 1024
+_BOUNDARY_BYTES = 23
 SOCKET_BYTES = 1 << 20
 
 
@@ -81,6 +82,7 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
     err_reading, err_writing = os.pipe()
     stack_path = nest.gang_dir / f"rank{config.member.first_rank + local_rank}.stack"
     stack_fd = os.open(stack_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    boundary = b"\0" + os.urandom(_BOUNDARY_BYTES)
     setup = RankSetup(
         config=config,
         local_rank=local_rank,
@@ -93,6 +95,7 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
         host_proc_fd=nest.host_proc_fd,
         tmp_dir=nest.tmp_dir,
         has_parent_link=nest.has_parent_link,
+        boundary=boundary,
     )
     pid = os.fork()
     if pid == 0:
@@ -103,8 +106,8 @@ def spawn(nest: Nest, local_rank: int) -> RankProcess:
         os.close(fd)
     rank = setup.rank
     pipes = [
-        OutputPipe(out_reading, rank=rank, stream=STDOUT),
-        OutputPipe(err_reading, rank=rank, stream=STDERR),
+        OutputPipe(out_reading, rank=rank, stream=STDOUT, boundary=boundary),
+        OutputPipe(err_reading, rank=rank, stream=STDERR, boundary=boundary),
     ]
     return RankProcess(rank, pid, pid, Channel(ours), pipes, stack_path, looks.detach())
 

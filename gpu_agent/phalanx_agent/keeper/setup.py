@@ -32,6 +32,8 @@ class RankSetup:
     tmp_dir: Path
     has_parent_link: bool
     """True where the keeper's death does not end the namespace, so the rank must ask for a signal."""
+    boundary: bytes
+    """What the rank writes into its output before a call that it begins by itself."""
 
     @property
     def rank(self) -> int:

@@ -32,6 +32,8 @@ class StraightCalls:
     agent_keeps_up: Callable[[], bool]
     hand_over: Callable[[], None]
     tell_started: Callable[[], None]
+    tell_of: Callable[[QueuedCall], None]
+    """Tells the agent of a call that waits at the rank."""
     tell: Callable[[Frame], None]
     flush: Callable[[], None]
     """Sends outcomes that are held back for a moment."""
@@ -99,10 +101,15 @@ class StraightCalls:
         )
 
     def _gives_back(self, call_id: bytes) -> bool:
-        """Passes a call that waits here on to the agent, as if it came now. False where there is none of that id."""
+        """Passes a call that waits here on to the agent, as if it came now, or tells of it where the rank has it
+        already. False where there is none of that id.
+        """
         call = next((c for c in self.book.queue if c.straight and c.id == call_id), None)
         if call is None or call.lane is None:
             return False
+        if call.given:
+            self.tell_of(call)
+            return True
         self.book.queue.remove(call)
         self.lanes.pass_on(call.lane, Frame(Kind.CALL, call.id, call.meta, call.body))
         return True

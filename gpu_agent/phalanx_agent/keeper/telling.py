@@ -126,6 +126,13 @@ def never_began(call_id: bytes, why: Why | None, config: GangConfig) -> Frame:
     return frame
 
 
+def may_have_begun(call_id: bytes, config: GangConfig) -> Frame:
+    """Returns the FAILURE of a call that the rank may have begun by itself, when another one ended the gang."""
+    text = "its gang was ended because of another call, and it may have begun"
+    error = ErrorInfo(cause=Cause.INFRASTRUCTURE, message=text, node_id=config.node_id)
+    return failure_frame(call_id, outcome=Outcome.FAILED, error=error_to_dict(error), busy_ms=0)
+
+
 def straight(outcome: Frame, call: QueuedCall) -> Frame:
     """Returns the outcome of a call of which the agent has not been told, for the agent to send where it came from."""
     number = call.lane.number if call.lane is not None else 0

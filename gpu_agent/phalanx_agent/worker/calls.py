@@ -22,6 +22,7 @@ from phalanx_agent.worker.breakpoints import Breakpoints
 from phalanx_agent.worker.guard import ProcessState, flush_streams, say
 from phalanx_agent.worker.link import Arguments, Link, Results
 from phalanx_agent.worker.markers import Markers
+from phalanx_agent.worker.output import Output
 from phalanx_agent.worker.signals import WORDS, Stop, StopIdleError, Where
 from phalanx_agent.worker.steps import Marks
 
@@ -55,10 +56,13 @@ class Server:
     marks: Marks
     breakpoints: Breakpoints
     state: ProcessState
+    output: Output
     pid: int = field(default_factory=os.getpid)
     arguments: Arguments = field(default_factory=Arguments)
     results: Results = field(default_factory=Results)
     _exit_code: int | None = None
+    _failed: bool = False
+    """The last call: what the keeper had sent ahead comes again."""
 
     def serve(self) -> int:
         """Returns the exit code once a call asked for the process's end. Raises StopIdleError when asked to stop."""
@@ -67,10 +71,21 @@ class Server:
             frame = self.link.receive()
             self.stop.where = Where.PLATFORM
             if frame.kind is Kind.CALL:
-                self._call(frame)
+                self._begin(frame)
             elif frame.kind is Kind.RELEASE:
                 self.results.release(frame.meta.get("slots", []))
         return self._exit_code
+
+    def _begin(self, frame: Frame) -> None:
+        if frame.meta.get("ahead"):
+            if self._failed:
+                return
+            self.output.mark_boundary()
+            if self.link.is_withdrawn(frame.id):
+                self.link.send(Frame(Kind.FAILURE, frame.id, {"withdrawn": True}))
+                return
+        self._failed = False
+        self._call(frame)
 
     def _call(self, frame: Frame) -> None:
         attempt = int(frame.meta.get("attempt", 1))
@@ -171,6 +186,7 @@ class Server:
             self.results.sent([f["slot"] for f in meta["fds"]])
 
     def _fail(self, call: bytes, exc: BaseException) -> None:
+        self._failed = True
         cause = outcomes.cause_of(exc, asked_to_stop=self.stop.requested)
         error = describe(exc, rank=self.context.rank, node_id=self.config.node_id, cause=cause)
         error = outcomes.with_own_paths(error, self.config.bundle_dir)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import socket
 import threading
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.core.frames import Assembler, Frame, chunks, encode_head
+from phalanx.core.frames import Assembler, Frame, Kind, chunks, encode_head
 from phalanx.core.serialization import Packed
 from phalanx.core.sockets import close_fds
 from phalanx_agent.keeper.bodies import MEMFD_BYTES, NO_SLOT
@@ -33,6 +34,8 @@ class Link:
 
     def __init__(self, fd: int) -> None:
         self._sock = socket.socket(fileno=fd)
+        self._poll = select.poll()
+        self._poll.register(self._sock, select.POLLIN)
         self._assembler = Assembler()
         self._ready: deque[Frame] = deque()
         self._lock = threading.Lock()
@@ -41,14 +44,17 @@ class Link:
     def receive(self) -> Frame:
         """Waits for the next frame. Raises KeeperGoneError at the end of the stream."""
         while not self._ready:
-            try:
-                data, fds = receive_some(self._sock)
-            except ConnectionError as e:
-                raise KeeperGoneError from e
-            if not data:
-                raise KeeperGoneError
-            self._ready.extend(self._assembler.feed(data, fds))
+            self._read()
         return self._ready.popleft()
+
+    def _read(self) -> None:
+        try:
+            data, fds = receive_some(self._sock)
+        except ConnectionError as e:
+            raise KeeperGoneError from e
+        if not data:
+            raise KeeperGoneError
+        self._ready.extend(self._assembler.feed(data, fds))
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -57,6 +63,12 @@ class Link:
     def has_frames(self) -> bool:
         """Some have been read and not been received."""
         return bool(self._ready)
+
+    def is_withdrawn(self, call: bytes) -> bool:
+        """Says whether a CANCEL of a call that has not begun is here."""
+        if self._poll.poll(0):
+            self._read()
+        return any(frame.kind is Kind.CANCEL and frame.id == call for frame in self._ready)
 
     def receive_all(self) -> list[Frame]:
         """Returns every frame that is here; waits for one where there is none. Raises KeeperGoneError."""

@@ -38,6 +38,7 @@ from phalanx_agent.worker.guard import ProcessState, close_all_but, flush_stream
 from phalanx_agent.worker.link import KeeperGoneError, Link
 from phalanx_agent.worker.markers import Markers
 from phalanx_agent.worker.node_view import NodeView
+from phalanx_agent.worker.output import Output
 from phalanx_agent.worker.signals import Stop, StopIdleError
 from phalanx_agent.worker.steps import Marks, collectives_of
 
@@ -176,6 +177,7 @@ class _Rank:
             marks=marks,
             breakpoints=self._breakpoints,
             state=ProcessState.take(self._fds.streams),
+            output=Output(self._fds.streams[1:], setup.boundary),
         )
 
     def _own_equipment(self) -> RankEquipment:

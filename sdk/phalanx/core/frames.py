@@ -21,12 +21,12 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
               keeper → agent          it is closed, and nothing more comes from there
     WELCOME   agent → client          gang, window, node, straight: the keeper takes calls over the lane
     REFUSED   agent → client          error; of a TERMINAL also code, hint, elsewhere: another node may have the rank
-    CALL      client → agent → keeper → rank   function, timeout_ms, attempt, fds, client
+    CALL      client → agent → keeper → rank   function, timeout_ms, attempt, fds, client; ahead: after the one before
     RESULT    rank → keeper → agent → client   rank, busy_ms, released, world_seq      body = envelope
-    FAILURE   same                    rank, error                                      body = pickled exception
+    FAILURE   same                    rank, error; withdrawn: it never began           body = pickled exception
     BUSY      agent → client          depth, retry_ms         the client goes durable
-    STARTED   keeper → agent          busy_ms, timeout_ms     ranks began to run id
-    CANCEL    client → agent → keeper → rank   reason, grace_ms
+    STARTED   keeper → agent          busy_ms, timeout_ms, waits    ranks began to run id, or (waits) one has it and will
+    CANCEL    client → agent → keeper → rank   reason, grace_ms      to a rank: id is not to begin
     ASK       client → agent          what became of id: RESULT, FAILURE, STARTED, UNKNOWN, or BUSY: ask again
               agent → keeper          the same; after UNKNOWN the keeper takes id over no lane
     UNKNOWN   agent → client          never_ran               the gang never had the call: it may be sent again
