@@ -25,7 +25,7 @@ seen; on other frames to the agent, whose they are: a client's, as if they had c
     RESULT    rank → keeper → agent → client   rank, busy_ms, released, world_seq      body = envelope
     FAILURE   same                    rank, error; withdrawn: it never began           body = pickled exception
     BUSY      agent → client          depth, retry_ms         the client goes durable
-    STARTED   keeper → agent          busy_ms, timeout_ms, waits    ranks began to run id, or (waits) one has it and will
+    STARTED   keeper → agent          busy_ms, timeout_ms, waits   ranks began to run id, or (waits) one has it
     CANCEL    client → agent → keeper → rank   reason, grace_ms      to a rank: id is not to begin
     ASK       client → agent          what became of id: RESULT, FAILURE, STARTED, UNKNOWN, or BUSY: ask again
               agent → keeper          the same; after UNKNOWN the keeper takes id over no lane
