@@ -49,7 +49,8 @@ def pipelined(
         def work() -> None:
             job.run(act)
             job.done.set()
-            ended.put(job)
+            if not order:
+                ended.put(job)
 
         in_order.append(job)
         workers().run(work)

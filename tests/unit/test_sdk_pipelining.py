@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,26 @@ def test_without_order_what_ends_first_comes_first() -> None:
     assert {next(jobs).item, next(jobs).item} == {1, 2}
     gate.set()
     assert [job.item for job in jobs] == [0]
+
+
+class Item:
+    """Something that says when nobody has it any more."""
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_nothing_is_kept_of_what_was_given_out(order: bool) -> None:
+    alive: weakref.WeakSet[Item] = weakref.WeakSet()
+
+    def items() -> Iterator[Item]:
+        for _ in range(200):
+            item = Item()
+            alive.add(item)
+            yield item
+
+    most = 0
+    for _job in pipelined(items(), id, width=4, order=order):
+        most = max(most, len(alive))
+    assert most < 20
 
 
 def test_an_error_is_raised_where_its_result_is_asked_for() -> None:
