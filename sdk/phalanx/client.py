@@ -234,10 +234,10 @@ class Client:
         """Asks for the call's end; it is CANCELLING until its processes are gone."""
         return wire.from_proto(CallView, self._unary("CancelCall", control_pb2.CallId(call_id=call_id)))
 
-    def gang_address(self, function_id: str, call_id: str = "") -> GangAddress:
-        """Returns a warm gang of the function, the one that has ``call_id`` where it is given, and a ticket to it; no
-        ticket when none is warm."""
-        request = control_pb2.GangAddressRequest(function_id=function_id, call_id=call_id)
+    def gang_address(self, function_id: str, call_id: str = "", *, gang_id: str = "") -> GangAddress:
+        """Returns a warm gang of the function, the one that has ``call_id`` or is ``gang_id`` where that is given, and
+        a ticket to it; no ticket when none is warm."""
+        request = control_pb2.GangAddressRequest(function_id=function_id, call_id=call_id, gang_id=gang_id)
         return wire.from_proto(GangAddress, self._unary("GetGangAddress", request))
 
     def log_sources(self, call_id: str) -> tuple[LogSource, ...]:

@@ -356,10 +356,14 @@ class Runner:
 
     def ask_agent(self, flight: Flight) -> Frame | None:
         """Returns the outcome, UNKNOWN or BUSY; None while the gang's agent is not reachable."""
-        address = self.client.gang_address(flight.target.function_id)
-        if not address.ticket or address.gang_id != flight.connection.gang_id:
-            return Frame(Kind.UNKNOWN, flight.raw_id)
-        route = self.open_route(flight.target) or self._connect(flight.target)
+        target, gang_id = flight.target, flight.connection.gang_id
+        with self._locks.setdefault(target.function_id, threading.Lock()):
+            route = self.open_route(target)
+            if route is None or route.gang_id != gang_id:
+                address = self.client.gang_address(target.function_id, gang_id=gang_id)
+                if not address.ticket:
+                    return Frame(Kind.UNKNOWN, flight.raw_id)
+                route = self._open(target, address)
         if route is None:
             return None
         pending = route.ask(flight.raw_id)

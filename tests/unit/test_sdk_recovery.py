@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,19 @@ TARGET = Target("f-1", "lost")
 
 
 class ControlPlane:
-    """Runs what is submitted at once, and remembers it."""
+    """Runs what is submitted at once, and remembers it. ``gang`` is chosen first, and ``later`` from then on."""
 
-    def __init__(self, gang: GangAddress) -> None:
+    def __init__(self, gang: GangAddress, *, later: GangAddress | None = None) -> None:
         self.submitted: list[str] = []
         self.gang = gang
+        self._chosen = gang
+        self._later = later or gang
 
-    def gang_address(self, _function_id: str) -> GangAddress:
-        return self.gang
+    def gang_address(self, _function_id: str, *, gang_id: str = "") -> GangAddress:
+        if gang_id:
+            return self.gang if gang_id == self.gang.gang_id else GangAddress()
+        chosen, self._chosen = self._chosen, self._later
+        return chosen
 
     def knows(self, call_id: str) -> bool:
         return call_id in self.submitted
@@ -84,6 +90,20 @@ def test_an_outcome_that_the_gang_kept_is_fetched(gang: FakeGang) -> None:
     gang.asked[raw_id] = Frame(Kind.RESULT, raw_id, {}, pack("kept").tobytes())
     assert run(gang, raw_id, plane) == "kept"
     assert plane.submitted == []
+
+
+def test_the_gang_that_had_the_call_is_asked_though_another_one_is_chosen_now(gang: FakeGang) -> None:
+    other = replace(gang.address, gang_id="g-other", unix_path="/nowhere")
+    raw_id, plane = new_raw_id(), ControlPlane(gang.address, later=other)
+    gang.asked[raw_id] = Frame(Kind.RESULT, raw_id, {}, pack("kept").tobytes())
+    assert run(gang, raw_id, plane) == "kept"
+
+
+def test_a_call_whose_gang_is_gone_may_have_run(gang: FakeGang) -> None:
+    plane = ControlPlane(gang.address)
+    plane.gang = replace(gang.address, gang_id="g-another")
+    with pytest.raises(OutcomeUnknownError, match="may have run"):
+        run(gang, new_raw_id(), plane)
 
 
 def test_an_agent_that_does_not_know_yet_is_asked_again(gang: FakeGang) -> None:

@@ -133,7 +133,9 @@ class SdkApi(control_pb2_grpc.ControlServicer):
     async def GetGangAddress(self, request: control_pb2.GangAddressRequest, context: Any) -> control_pb2.GangAddress:
         function = self._queries.function(request.function_id)
         state = self._controller.state
-        gang_id = (await self._queries.find(request.call_id)).call.gang_id if request.call_id else ""
+        gang_id = request.gang_id
+        if request.call_id:
+            gang_id = (await self._queries.find(request.call_id)).call.gang_id
         if function.spec.fresh and not gang_id:
             return control_pb2.GangAddress()
         address = self._directory.gang_address(state, function.id, caller().owner, self._queries.depth, gang_id=gang_id)

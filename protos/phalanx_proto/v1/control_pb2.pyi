@@ -298,12 +298,14 @@ class CallInput(_message.Message):
     def __init__(self, function: _Optional[_Union[_common_pb2.FunctionSpec, _Mapping]] = ..., args: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., gang_id: _Optional[str] = ...) -> None: ...
 
 class GangAddressRequest(_message.Message):
-    __slots__ = ("function_id", "call_id")
+    __slots__ = ("function_id", "call_id", "gang_id")
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    GANG_ID_FIELD_NUMBER: _ClassVar[int]
     function_id: str
     call_id: str
-    def __init__(self, function_id: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
+    gang_id: str
+    def __init__(self, function_id: _Optional[str] = ..., call_id: _Optional[str] = ..., gang_id: _Optional[str] = ...) -> None: ...
 
 class GangAddress(_message.Message):
     __slots__ = ("gang_id", "node_id", "unix_path", "data_address", "fingerprint", "ticket")
