@@ -286,7 +286,8 @@ class Gang:
         self.tell(Frame(Kind.RANK, NO_ID, {"rank": -1, "event": "stalled", "reason": reason}))
 
     def _interrupt(self, outcome: Outcome, grace_ms: int) -> None:
-        error = telling.ended_by(outcome, "while it ran", self.config.node_id)
+        timeout_ms = self.book.running.timeout_ms if self.book.running is not None else 0
+        error = telling.ended_by(outcome, "while it ran", self.config.node_id, timeout_ms=timeout_ms)
         self.end(Why(str(outcome), outcome=outcome, error=error, cause=error.cause), grace_ms)
 
     def _replied(self, rank: RankProcess, frame: Frame) -> None:

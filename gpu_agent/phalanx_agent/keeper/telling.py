@@ -59,13 +59,14 @@ def terminated(rank: int, when: str, node_id: str) -> Failure:
     return Failure(error=error, peer=False)
 
 
-def ended_by(outcome: Outcome, when: str, node_id: str) -> ErrorInfo:
+def ended_by(outcome: Outcome, when: str, node_id: str, *, timeout_ms: int = 0) -> ErrorInfo:
     """Returns the error of a call that was cancelled or ran out of time."""
     if outcome is Outcome.TIMED_OUT:
+        limit = f" (timeout {timeout_ms / 1000:g} s)" if timeout_ms else ""
         return ErrorInfo(
             cause=Cause.TIMEOUT,
             type_name="CallTimeoutError",
-            message=f"{TIME_PASSED} {when}",
+            message=f"{TIME_PASSED} {when}{limit}",
             node_id=node_id,
         )
     return ErrorInfo(
