@@ -58,7 +58,12 @@ def goes_on(error: BaseException, call_id: str) -> None:
 
 
 def cancel_behind(cancel: Callable[[], object]) -> None:
-    """Cancels on a thread, for a wait that must end at once; the process waits for it when it ends, two seconds."""
+    """Cancels on a thread, for a wait that must end at once; the process waits for it when it ends, two seconds.
+
+    Does nothing while the interpreter is being taken down, when no thread begins any more.
+    """
+    if sys.is_finalizing():
+        return
     _Behind.add()
 
     def job() -> None:

@@ -8,10 +8,13 @@ connection that is lost in the middle ends it with an error.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Generator
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from phalanx import aio
 from phalanx.client import is_terminal
@@ -70,6 +73,7 @@ class StreamCall:
         self._runner = runner = current_runner()
         self._target = target = self._definition.target(runner.client)
         target.refuse_plain()
+        _Process.left_at_exit(self)
         if runner.shows_output:
             self._showing = Showing(runner.client, self.call_id, display())
             self._showing.begin(after_ms=SHORT_MS)
@@ -270,6 +274,26 @@ class StreamCall:
             return self._runner.client.cancel(self.call_id).state if self._runner is not None else ""
         except NotFoundError:
             return ""
+
+
+class _Process:
+    """Streams that this process has begun: those it still has when it ends are left then, while threads can begin."""
+
+    begun: ClassVar[weakref.WeakSet[StreamCall]] = weakref.WeakSet()
+    pid = 0
+
+    @classmethod
+    def left_at_exit(cls, call: StreamCall) -> None:
+        if cls.pid != os.getpid():
+            cls.pid, cls.begun = os.getpid(), weakref.WeakSet()
+            atexit.register(cls.leave, cls.pid)
+        cls.begun.add(call)
+
+    @classmethod
+    def leave(cls, pid: int) -> None:
+        for call in [c for c in cls.begun if pid == os.getpid() and not c.over and not c.left]:
+            call.left = True
+            cancel_behind(call.leave)
 
 
 class _Items(Generic[T]):

@@ -36,6 +36,7 @@ class Workers:
             with self._lock:
                 self._idle -= 1
             job()
+            del job  # an idle thread keeps nothing
 
 
 class _Process:

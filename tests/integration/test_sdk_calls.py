@@ -351,3 +351,20 @@ def test_a_cluster_that_is_not_there_is_a_connection_error(cluster: Cluster) -> 
     with pytest.raises(phalanx.ConnectionFailedError, match=r"127\.0\.0\.1:1 is not reachable"):
         client.list_nodes()
     client.close()
+
+
+def test_a_short_call_that_failed_at_a_warm_gang_is_found_by_its_id() -> None:
+    ids: list[str] = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no") as caught:
+            _fails.remote()
+        ids.append(caught.value.call_id)  # pyright: ignore[reportAttributeAccessIssue]
+    for call_id in ids:
+        wait_until(lambda c=call_id: current().client.knows(c), "it is known", 10)
+        wait_until(lambda c=call_id: phalanx.Call.from_id(c).status().state == "failed", "it is told as failed", 10)
+        assert "ValueError: no" in str(phalanx.Call.from_id(call_id).report())
+
+
+@phalanx.gpu_function(gpus=0, scaledown_window=30)
+def _fails() -> None:
+    raise ValueError("no")

@@ -337,3 +337,32 @@ def test_ctrl_c_ends_the_call_that_the_script_waits_for(cluster: Cluster, tmp_pa
 
 def gangs_of(client: Client, name: str) -> list[str]:
     return [g.gang_id for g in client.list_gangs() if g.function.endswith(name)]
+
+
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)", "raise ValueError"])
+def test_a_program_ends_though_it_still_holds_a_stream(cluster: Cluster, tmp_path: Path, end: str) -> None:
+    script = f"""
+        import phalanx
+
+        @phalanx.gpu_function(gpus=0, scaledown_window=5)
+        def items():
+            yield from range(1_000_000)
+
+        if __name__ == "__main__":
+            stream = items.stream()
+            next(stream)
+            print("left", flush=True)
+            {end}
+    """
+    (tmp_path / "main.py").write_text(textwrap.dedent(script))
+    done = subprocess.run(
+        [sys.executable, "main.py"],
+        cwd=tmp_path,
+        env=cluster.env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "left\n"
+    wait_until(lambda: not [c for c in cluster.connect().list_calls() if c.state == "running"], "it is left", 20)

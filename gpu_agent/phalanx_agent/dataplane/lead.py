@@ -299,8 +299,8 @@ class LeadGang(Gang):
         now = now_ns()
         outcome = self.streams.as_ended(record, outcome)
         was_sent = record.step is Step.SENT
-        if self.held and not record.reported:
-            self._report(record)  # whoever looks at the gang asks for it by this call
+        if not record.reported and (self.held or telling.is_listed(record, outcome)):
+            self._report(record)  # whoever looks for what failed, or at a gang that is held, asks for it by this call
         if record.cancel_reason and outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED:
             outcome.meta["outcome"] = record.cancel_reason  # whatever its ranks raised: it was told to end
         released = outcome.meta.get("released")

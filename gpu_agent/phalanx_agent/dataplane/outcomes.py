@@ -55,7 +55,9 @@ class Outcomes:
             return
         if not there:
             self._to_client(record)
-        if record.reported:
+        if record.reported and record.result is not Outcome.SUCCEEDED:
+            self.tell_control(record)  # at once: whoever is told of a failure looks for it
+        elif record.reported:
             self._unacknowledged.append(record)
         elif record.origin is Origin.DIRECT:
             self._short.setdefault(record.user, _Tally()).count(record)
@@ -82,10 +84,10 @@ class Outcomes:
             return
         if record.origin is Origin.OFFERED:
             return
-        if record.reported:
-            self._tell(record, delivered=True)
-        else:
+        if not record.reported:
             self.forget(call)
+        elif call not in self._told:
+            self._tell(record, delivered=True)
 
     def acknowledged_by_control(self, call: bytes, attempt: int) -> None:
         """The control plane has made the outcome durable."""

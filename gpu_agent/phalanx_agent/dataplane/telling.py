@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from phalanx.core.frames import Frame, Kind
+from phalanx.core.states import Outcome
 from phalanx_agent.dataplane.calls import CallRecord, Origin
 from phalanx_agent.dataplane.facts import CallBegan, CallTurnedAway, GangSnapshot
 from phalanx_agent.dataplane.loop import now_ns
@@ -65,3 +67,8 @@ def snapshot(gang: LeadGang) -> GangSnapshot:
         busy_ms=gang.keeper.busy_ms,
         call_ids=tuple(r.call_id for r in gang.table.records() if r.logged),
     )
+
+
+def is_listed(record: CallRecord, outcome: Frame) -> bool:
+    """Says whether a call is listed however short it was: one that failed."""
+    return outcome.kind is Kind.FAILURE and outcome.meta.get("outcome") == Outcome.FAILED and not record.cancel_reason

@@ -53,7 +53,9 @@ def problem_of(error: BaseException) -> Problem:
     call_id = str(getattr(error, "call_id", ""))
     if call_id:
         what = f"{type(error).__name__}: {error}"
-        return Problem("CALL-FAILED", what, "the function raised it", f"gpuctl logs {call_id}")
+        rank = getattr(error, "rank", -1)
+        who = f"rank {rank} of the function" if isinstance(rank, int) and rank >= 0 else "the function"
+        return Problem("CALL-FAILED", what, f"{who} raised it", f"gpuctl report {call_id}, or gpuctl logs {call_id}")
     return Problem("INTERNAL", f"{type(error).__name__}: {what}", why or "this is a bug in gpuctl", "repeat with -v")
 
 

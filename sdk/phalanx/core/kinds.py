@@ -67,7 +67,7 @@ def is_one_of(info: ErrorInfo, names: Iterable[str]) -> bool:
 
 def platform_class(info: ErrorInfo) -> type[CallError]:
     """Returns what the caller gets raised where the user's own exception is not there, or does not load."""
-    ours = not info.traceback or info.cause not in _OF_THE_USER
+    ours = not info.traceback or info.cause not in _OF_THE_USER or info.type_name == errors.RankDiedError.__name__
     cls = (_BY_NAME.get(info.type_name) if ours else None) or _BY_CAUSE[info.cause]
     if cls is RemoteError and (info.signal or (info.exit_code and not info.traceback)):
         return errors.RankDiedError
