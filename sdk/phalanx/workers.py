@@ -36,7 +36,6 @@ class Workers:
             with self._lock:
                 self._idle -= 1
             job()
-            del job  # an idle thread keeps nothing
 
 
 class _Process:

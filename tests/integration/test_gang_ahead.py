@@ -114,8 +114,8 @@ def test_what_each_call_wrote_is_its_own(gangs: Gangs, clients: list[Client], tm
     records = made.keeper.records()
     for value, call in made.calls.items():
         mine = [r for r in records if r.call == call]
-        written = sorted((r.stream, r.data) for r in mine if r.stream != END)
-        assert written == [(1, f"out {value}\n".encode()), (2, f"err {value}\n".encode())]
+        written = {stream: b"".join(r.data for r in mine if r.stream == stream) for stream in (1, 2)}
+        assert written == {1: f"out {value}\n".encode(), 2: f"err {value}\n".encode()}
         (end,) = (parse_end(r) for r in mine if r.stream == END)
         assert end.bytes_by_rank == {0: len(f"out {value}\nerr {value}\n")}
         assert end.complete
@@ -129,8 +129,8 @@ def test_after_one_that_failed_the_others_still_run_once(gangs: Gangs, clients: 
     kinds = [made.outcome(value).kind for value in made.calls]
     assert kinds == [Kind.RESULT, Kind.FAILURE, Kind.RESULT, Kind.RESULT]
     assert ran(made.folder) == [LONG, FAILS, 2, 3]
-    own = [r.data for r in made.keeper.records() if r.call == made.calls[2] and r.stream == 1]
-    assert own == [b"out 2\n"]
+    own = b"".join(r.data for r in made.keeper.records() if r.call == made.calls[2] and r.stream == 1)
+    assert own == b"out 2\n"
 
 
 @pytest.mark.parametrize("how", [EXITS, DIES])
@@ -148,8 +148,9 @@ def test_behind_one_that_ends_the_rank_none_began(
     assert made.told(2) == [Kind.FAILURE]
     of(made.keeper, Kind.CALL, made.calls[3])
     assert ran(made.folder) == [LONG, how]
-    written = b"".join(r.data for r in made.keeper.records() if r.call == made.calls[how] and r.stream in (1, 2))
-    assert written == f"out {how}\nerr {how}\n".encode()
+    for stream, word in ((1, "out"), (2, "err")):
+        own = (r.data for r in made.keeper.records() if r.call == made.calls[how] and r.stream == stream)
+        assert b"".join(own) == f"{word} {how}\n".encode()
 
 
 def test_at_the_gangs_end_what_may_have_begun_is_not_given_back(

@@ -83,7 +83,8 @@ def test_the_reader_answers_each_question_and_ends_with_its_keeper(tmp_path: Pat
     with stacks.open("wb") as file:
         recorder.serve(rank.fileno(), torchs(entry(5)), file.fileno())
     assert [len(json.loads(keeper.recv(1 << 16))["last"]) for _ in range(2)] == [0, 1]
-    assert stacks.read_text().count("Current thread") == 1, "once, for the full question"
+    here = "in test_the_reader_answers_each_question_and_ends_with_its_keeper"
+    assert stacks.read_text().count(here) == 1, "once, for the full question"
     keeper.close()
     rank.close()
 

@@ -55,7 +55,7 @@ def problem_of(error: BaseException) -> Problem:
         what = f"{type(error).__name__}: {error}"
         rank = getattr(error, "rank", -1)
         who = f"rank {rank} of the function" if isinstance(rank, int) and rank >= 0 else "the function"
-        return Problem("CALL-FAILED", what, f"{who} raised it", f"gpuctl report {call_id}, or gpuctl logs {call_id}")
+        return Problem("CALL-FAILED", what, f"{who} raised it", f"gpuctl logs {call_id}")
     return Problem("INTERNAL", f"{type(error).__name__}: {what}", why or "this is a bug in gpuctl", "repeat with -v")
 
 
