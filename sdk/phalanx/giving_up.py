@@ -11,12 +11,16 @@ import os
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import PhalanxError
 from phalanx.core.states import CallState
 from phalanx.workers import workers
+
+T = TypeVar("T")
 
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends a wait from outside, in the thread that waits."""
@@ -103,6 +107,29 @@ class _Behind:
         if pid == os.getpid():
             with cls.changed:
                 cls.changed.wait_for(lambda: cls.count == 0, CANCEL_WITHIN_S)
+
+
+class AtExit(Generic[T]):
+    """Objects that this process still has when it ends are given to ``end`` then, while threads can begin.
+
+    Cancellations that ``end`` leaves behind are waited for. A forked child has none of its parent's.
+    """
+
+    def __init__(self, end: Callable[[list[T]], None]) -> None:
+        self._end = end
+        self._pid = 0
+        self._held: weakref.WeakSet[T] = weakref.WeakSet()
+
+    def add(self, each: T) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._held = os.getpid(), weakref.WeakSet()
+            atexit.register(self._at_exit, self._pid)
+        self._held.add(each)
+
+    def _at_exit(self, pid: int) -> None:
+        if pid == os.getpid():
+            self._end(list(self._held))
+            _Behind.wait(pid)
 
 
 def _job(call_id: str, cancel: Cancel, told: queue.SimpleQueue[tuple[str, str]]) -> Callable[[], None]:

@@ -9,24 +9,21 @@ plane meters each of them.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
-import os
 import queue
 import threading
-import weakref
 from collections import deque
 from collections.abc import Generator
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import CallCancelledError, CostLimitError, InvalidSpecError, PhalanxError
 from phalanx.core.ids import id_text
 from phalanx.core.views import CallView
 from phalanx.definition import Definition, Target
-from phalanx.giving_up import CANCEL_WITHIN_S, Cancel, break_off, cancel_behind
+from phalanx.giving_up import CANCEL_WITHIN_S, AtExit, Cancel, break_off, cancel_behind
 from phalanx.inputs import Inputs
 from phalanx.live_output import AT_ONCE, ShownCalls
 from phalanx.map_items import Item, busy_ms_of, has_outcome, is_short
@@ -81,7 +78,7 @@ class Mapper:
 
     def settled(self, *, order: bool) -> Generator[Item]:
         """Yields the inputs' items as they end, or in the inputs' order. Left early, it cancels what is under way."""
-        _Live.add(self)
+        _BEGUN.add(self)
         if not order:
             self._finished = queue.SimpleQueue()
         try:
@@ -360,29 +357,18 @@ class Mapper:
         }
 
 
-class _Live:
-    """Maps of this process that were begun: what one that is never left has under way ends with the process."""
+def _end_all(mappers: list[Mapper]) -> None:
+    """What a map that is never left has under way ends with the process."""
+    ended = [threading.Event() for _ in mappers]
+    for mapper, event in zip(mappers, ended, strict=True):
+        mapper.cancel_at_exit(event)
+    clock = SystemClock()
+    until_ms = clock.monotonic_ms() + round(CANCEL_WITHIN_S * 1000)
+    for event in ended:
+        event.wait(max(0, until_ms - clock.monotonic_ms()) / 1000)
 
-    pid = 0
-    mappers: ClassVar[weakref.WeakSet[Mapper]] = weakref.WeakSet()
 
-    @classmethod
-    def add(cls, mapper: Mapper) -> None:
-        if cls.pid != os.getpid():
-            cls.pid, cls.mappers = os.getpid(), weakref.WeakSet()
-            atexit.register(cls.end, cls.pid)
-        cls.mappers.add(mapper)
-
-    @classmethod
-    def end(cls, pid: int) -> None:
-        mappers = list(cls.mappers) if pid == os.getpid() else []
-        ended = [threading.Event() for _ in mappers]
-        for mapper, event in zip(mappers, ended, strict=True):
-            mapper.cancel_at_exit(event)
-        clock = SystemClock()
-        until_ms = clock.monotonic_ms() + round(CANCEL_WITHIN_S * 1000)
-        for event in ended:
-            event.wait(max(0, until_ms - clock.monotonic_ms()) / 1000)
+_BEGUN = AtExit(_end_all)
 
 
 def check_window(window: int) -> None:

@@ -8,13 +8,10 @@ connection that is lost in the middle ends it with an error.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import os
 import threading
-import weakref
 from collections.abc import Generator
-from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from phalanx import aio
 from phalanx.client import is_terminal
@@ -26,7 +23,7 @@ from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 from phalanx.dataplane import GangConnection
 from phalanx.definition import Definition, Target
-from phalanx.giving_up import STOPS, break_off, cancel_behind
+from phalanx.giving_up import STOPS, AtExit, break_off, cancel_behind
 from phalanx.live_output import SHORT_MS, Showing, display
 from phalanx.outcomes import error_of_frame, error_of_view, value_of_body, value_of_frame
 from phalanx.pending import Pending
@@ -73,7 +70,7 @@ class StreamCall:
         self._runner = runner = current_runner()
         self._target = target = self._definition.target(runner.client)
         target.refuse_plain()
-        _Process.left_at_exit(self)
+        _BEGUN.add(self)
         if runner.shows_output:
             self._showing = Showing(runner.client, self.call_id, display())
             self._showing.begin(after_ms=SHORT_MS)
@@ -276,24 +273,13 @@ class StreamCall:
             return ""
 
 
-class _Process:
-    """Streams that this process has begun: those it still has when it ends are left then, while threads can begin."""
+def _leave_all(calls: list[StreamCall]) -> None:
+    for call in [c for c in calls if not c.over and not c.left]:
+        call.left = True
+        cancel_behind(call.leave)
 
-    begun: ClassVar[weakref.WeakSet[StreamCall]] = weakref.WeakSet()
-    pid = 0
 
-    @classmethod
-    def left_at_exit(cls, call: StreamCall) -> None:
-        if cls.pid != os.getpid():
-            cls.pid, cls.begun = os.getpid(), weakref.WeakSet()
-            atexit.register(cls.leave, cls.pid)
-        cls.begun.add(call)
-
-    @classmethod
-    def leave(cls, pid: int) -> None:
-        for call in [c for c in cls.begun if pid == os.getpid() and not c.over and not c.left]:
-            call.left = True
-            cancel_behind(call.leave)
+_BEGUN = AtExit(_leave_all)
 
 
 class _Items(Generic[T]):

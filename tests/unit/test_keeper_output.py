@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from phalanx.core.clock import ManualClock
 from phalanx.core.frames import NO_ID
 from phalanx.core.logrecords import END, MARK, STDERR, STDOUT, LogMark, LogRecord, decode, parse_end, parse_mark
-from phalanx_agent.keeper.output import LAST_BYTES, TAIL_BYTES, OutputPipe, Spool
+from phalanx_agent.keeper.output import LAST_BYTES, READ_BYTES, TAIL_BYTES, OutputPipe, Spool
 
 CALL = b"c" * 16
 
@@ -69,6 +72,8 @@ import resource, signal
 from phalanx.core.clock import ManualClock
 from phalanx_agent.keeper.output import Spool
 from pathlib import Path
+
+import pytest
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 spool = Spool(Path({str(path)!r}), ManualClock())
 spool.begin(b"c" * 16)
@@ -118,6 +123,30 @@ def test_a_pipe_is_drained_in_bounded_turns(tmp_path: Path) -> None:
     os.close(writing)
     assert not pipe.drain(spool)
     assert sum(len(r.data) for r in records(tmp_path / "spool")) == 60_000
+
+
+BOUNDARY = b"\0" + bytes(range(100, 123))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 23, 24])
+def test_boundaries_tell_output_apart_wherever_a_read_ends(tmp_path: Path, cut: int) -> None:
+    """Two stand side by side: the call between them wrote nothing."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 18)
+    pipe = OutputPipe(reading, rank=0, stream=STDOUT, boundary=BOUNDARY)
+    spool = Spool(tmp_path / "spool", ManualClock())
+    first = b"y" * (READ_BYTES - cut)
+    os.write(writing, first + BOUNDARY + BOUNDARY + b"third")
+    calls = [bytes([n]) * 16 for n in (1, 2, 3)]
+    for call in calls:
+        spool.begin(call)
+        if call is not calls[0]:
+            pipe.passes_boundary(spool)
+        pipe.drain(spool, reads=8)
+        spool.end()
+    os.close(writing)
+    found = [b"".join(r.data for r in records(tmp_path / "spool") if (r.call, r.stream) == (c, STDOUT)) for c in calls]
+    assert found == [first, b"", b"third"]
 
 
 def test_fifty_long_lines_are_remembered_whole_and_a_flood_is_not(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class Ahead:
 
     def read_output(self, call: QueuedCall, *, goes_on: bool = False) -> None:
         """Reads what ``call`` wrote, up to the next boundary. Otherwise the loop has done so before its answer."""
+        self.cancels.pop(call.id, None)  # it has ended before it could be withdrawn
         if not call.given and not goes_on:
             return
         for pipe in self.gang.ranks[0].pipes:

@@ -6,7 +6,6 @@ there is room again, and the call's end record, which waits for room too, says t
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import deque
 from pathlib import Path
@@ -176,7 +175,7 @@ class OutputPipe:
                 return True
             if not data:
                 return False
-            self._take(spool, data)
+            self._take(spool, self._with_rest(data) if len(data) == READ_BYTES else data)
             if len(data) < READ_BYTES // 2:
                 return True
         return True
@@ -194,13 +193,27 @@ class OutputPipe:
         self.passes_boundary(spool)
 
     def _take(self, spool: Spool, data: bytes) -> None:
-        """A boundary is written at once, so only where a read was full can the rest of one be missing: it is there."""
-        if len(data) == READ_BYTES and self._boundary:
-            with contextlib.suppress(BlockingIOError):
-                data += os.read(self.fd, len(self._boundary))
         while data and self._boundaries <= 0:
             own, boundary, data = data.partition(self._boundary) if self._boundary else (data, b"", b"")
             self._boundaries += bool(boundary)
             if own:
                 spool.write(self.rank, self.stream, own)
         self._early = data
+
+    def _with_rest(self, data: bytes) -> bytes:
+        """Returns ``data`` with the rest of a boundary that a full read may have cut: written at once, it is there."""
+        while missing := _missing(self._boundary, data):
+            try:
+                more = os.read(self.fd, missing)
+            except BlockingIOError:
+                return data
+            if not more:
+                return data
+            data += more
+        return data
+
+
+def _missing(boundary: bytes, data: bytes) -> int:
+    """Returns how many bytes are missing to a boundary that ``data`` ends with the beginning of; 0: it does not."""
+    begun = (size for size in range(len(boundary) - 1, 0, -1) if data.endswith(boundary[:size]))
+    return next((len(boundary) - size for size in begun), 0)
