@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from phalanx.client import Client
 from phalanx.connection import Connection
 from phalanx.core.errors import ConnectionFailedError, InvalidSpecError
 from phalanx.embedded.clients import leave
+from phalanx.embedded.locks import is_held
 from phalanx.embedded.paths import Home
 from phalanx.embedded.record import Record, read_record
 from tests.support.cluster import marked_processes
@@ -123,6 +125,33 @@ def test_the_supervisors_death_leaves_no_server_and_the_next_client_starts_anew(
     assert embedded.running(home) is None
     assert embedded.ensure(home=home).started
     assert record_of(home).pid != before.pid
+
+
+def test_a_killed_clusters_record_is_not_taken_for_the_new_ones(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new supervisor is alive before it has written its record."""
+    embedded.ensure(home=home)
+    os.kill(record_of(home).pid, signal.SIGKILL)
+    wait_until(lambda: not processes_of(home), "the servers ended with their supervisor", 30)
+    found: list[Record | None] = []
+    starting = importlib.import_module("phalanx.embedded.ensure")
+    spawn = starting._spawn_supervisor
+
+    def look_and_spawn(home: Home, machine: str) -> None:
+        found.append(read_record(home.record))
+        spawn(home, machine)
+
+    monkeypatch.setattr(starting, "_spawn_supervisor", look_and_spawn)
+    assert embedded.ensure(home=home).started
+    assert found == [None]
+
+
+def test_a_cluster_that_is_still_starting_can_be_stopped(home: Home) -> None:
+    starter = subprocess.Popen(client_script())
+    wait_until(lambda: is_held(home.alive_lock), "its supervisor runs", START_S)
+    starter.kill()
+    starter.wait()
+    assert embedded.down(home)
+    wait_until(lambda: not processes_of(home), "nothing runs", 2)
 
 
 def test_down_stops_at_once_and_leaves_nothing(home: Home) -> None:

@@ -138,8 +138,8 @@ def _start(home: Home, machine: str) -> Record:
             f"another embedded cluster holds {home.alive_lock} and does not say where it is",
             hint="end its process `python -m phalanx.embedded`, or use another folder with PHALANX_HOME",
         ) from e
-    home.failure.unlink(missing_ok=True)
-    home.stopped.unlink(missing_ok=True)
+    for left in (home.record, home.failure, home.stopped):  # a killed cluster's record is not the new one's
+        left.unlink(missing_ok=True)
     _spawn_supervisor(home, machine)
     seen_alive = False
     while (record := _running(home)) is None:
@@ -179,8 +179,7 @@ def _start_error(home: Home, failure: Failure | None) -> ConnectionFailedError:
 
 def _stop(home: Home) -> None:
     """Tells the supervisor to stop, and kills it should it not do so in time."""
-    record = read_record(home.record)
-    pid = record.pid if record else 0
+    pid = _supervisor(home)
     if pid:
         _signal(pid, signal.SIGTERM)
     try:
@@ -191,6 +190,13 @@ def _stop(home: Home) -> None:
         _signal(pid, signal.SIGKILL)
         _wait_gone(home, _STOP_TIMEOUT_S)
         home.record.unlink(missing_ok=True)
+
+
+def _supervisor(home: Home) -> int:
+    """Returns the supervisor's process, which is known before the cluster is ready; 0 where it is not."""
+    text = home.alive_lock.read_text(encoding="utf-8") if home.alive_lock.exists() else ""
+    record = read_record(home.record)
+    return int(text) if text.isdigit() else record.pid if record else 0
 
 
 def _wait_gone(home: Home, timeout_s: float) -> None:

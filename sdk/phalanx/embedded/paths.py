@@ -40,7 +40,7 @@ class Home:
 
     @property
     def alive_lock(self) -> Path:
-        """Held by the supervisor for its whole life."""
+        """Held by the supervisor for its whole life; it holds the number of its process."""
         return self.root / "alive"
 
     @property

@@ -61,7 +61,9 @@ class Supervisor:
     def run(self) -> int:
         """Returns the exit status when everything has been stopped. The locks go with the process."""
         self.home.make()
-        lock_within(self.home.alive_lock, 2.0)
+        alive = lock_within(self.home.alive_lock, 2.0)
+        os.truncate(alive, 0)
+        os.pwrite(alive, str(os.getpid()).encode(), 0)
         wakeup = _SignalPipe(self)
         try:
             self._start()
@@ -77,8 +79,6 @@ class Supervisor:
         return 0
 
     def _start(self) -> None:
-        for path in (self.home.record, self.home.failure):
-            path.unlink(missing_ok=True)
         try:
             self._start_parts(free_ports())
         except StartFailedError as e:
