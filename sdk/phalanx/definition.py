@@ -258,6 +258,11 @@ def being_dumped(definition: Definition) -> bool:
     return True
 
 
+def is_dumping() -> bool:
+    """True while the code of any function is pickled on this thread."""
+    return bool(_DUMPING.stack)
+
+
 class _Dumping(threading.local):
     """The definitions whose pickling is under way on this thread, outermost first."""
 

@@ -11,13 +11,14 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
-from phalanx.core.errors import InvalidSpecError
+from phalanx.core.errors import InvalidSpecError, SerializationError
 from phalanx.core.serialization import Packed, pack_arguments
 from phalanx.core.spec import EnvSpec, FunctionSpec, check_name
-from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped, target_of
+from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Target, being_dumped, is_dumping, target_of
 from phalanx.durations import Duration
+from phalanx.loader import function_of, is_offered_by_name
 from phalanx.map_verbs import ForEach, Map, SpawnMap, StarMap
 from phalanx.options import Options, check_names, spec_for
 from phalanx.overrides import Asked, CallOptions, Overridden, overridden
@@ -124,16 +125,25 @@ class Function(Generic[P, R]):
         return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A handle travels as the function's id; inside its own function, as that function's own."""
+        """A handle travels as the function's id; inside its own function, as that function's own.
+
+        With the code of a function travels that of the functions which it uses, so that it can call them plainly.
+        """
         if isinstance(self.definition, Overridden):
             return _asking, (self.with_definition(self.definition.inner), self.definition.asked)
         if isinstance(self.definition, Decorated) and being_dumped(self.definition):
-            return _own, (self.definition.unregistered(),)
+            return _own, (self.definition.unregistered(), self._code())
         if isinstance(self.definition, ById):
-            return _by_id, (self.definition.target(), self.prefix)
+            return _by_id, (self.definition.target(), self.prefix, self._code())
         from phalanx.connection import connect
 
-        return _by_id, (self.definition.target(connect()), self.prefix)
+        return _by_id, (self.definition.target(connect()), self.prefix, self._code())
+
+    def _code(self) -> Code | None:
+        if self.wrapped is None or not is_dumping():
+            return None
+        owner = self.definition.owner if isinstance(self.definition, Decorated) else None
+        return Code.named(self.wrapped) if is_offered_by_name(self.wrapped, owner) else Code(self.wrapped)
 
     def __repr__(self) -> str:
         return f"<phalanx.Function {self.name}>"
@@ -310,25 +320,32 @@ if TYPE_CHECKING:
 
 
 class _Arity:
-    """Checks arguments against a signature; plain positional calls without binding them."""
+    """Checks arguments against a signature, which is read at the first call: a function that is still being loaded
+    has none. Plain positional calls are not bound.
+    """
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._name = getattr(func, "__name__", type(func).__name__)
         self._func = func
-        self._signature: inspect.Signature | None = None
-        self._fewest, self._most = 0, -1
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature | None:
         try:
-            self._signature = inspect.signature(func)
+            return inspect.signature(self._func)
         except (ValueError, TypeError):
-            return
-        parameters = self._signature.parameters.values()
+            return None
+
+    @functools.cached_property
+    def _counts(self) -> range:
+        """How many arguments fit for certain, when they are given by position alone."""
+        parameters = self._signature.parameters.values() if self._signature else ()
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        if all(p.kind in plain for p in parameters):
-            self._most = len(self._signature.parameters)
-            self._fewest = sum(p.default is inspect.Parameter.empty for p in parameters)
+        if self._signature is None or any(p.kind not in plain for p in parameters):
+            return range(0)
+        return range(sum(p.default is inspect.Parameter.empty for p in parameters), len(parameters) + 1)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not kwargs and self._fewest <= len(args) <= self._most:
+        if not kwargs and len(args) in self._counts:
             return
         if self._signature is None:
             return
@@ -350,14 +367,35 @@ def _named(func: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(func, "func", func) if not hasattr(func, "__name__") else func
 
 
-def _by_id(target: Target, prefix: tuple[Any, ...]) -> Function[..., Any]:
-    function: Function[..., Any] = Function(ById(target))
+class Code(NamedTuple):
+    """A function's code inside another's: by value, or as the name that its module offers."""
+
+    value: Callable[..., Any] | None = None
+    module: str = ""
+    name: str = ""
+
+    @classmethod
+    def named(cls, func: Callable[..., Any]) -> Code:
+        return cls(None, func.__module__, func.__qualname__)
+
+    def load(self) -> Callable[..., Any] | None:
+        """Returns the function, or None where its module is not here."""
+        if self.value is not None:
+            return self.value
+        try:
+            return function_of(self.module, self.name)
+        except (ImportError, SerializationError):
+            return None
+
+
+def _by_id(target: Target, prefix: tuple[Any, ...], code: Code | None) -> Function[..., Any]:
+    function: Function[..., Any] = Function(ById(target), code and code.load())
     function.prefix = prefix
     return function
 
 
-def _own(known: Target) -> Function[..., Any]:
-    return Function(Own(known))
+def _own(known: Target, code: Code | None) -> Function[..., Any]:
+    return Function(Own(known), code and code.load())
 
 
 def _asking(function: Function[..., Any], asked: Asked) -> Function[..., Any]:

@@ -54,7 +54,7 @@ def dump_callable(func: Callable[..., Any], *, owner: object = None) -> bytes:
     Raises SerializationError naming the variable that cannot travel.
     """
     name = getattr(func, "__qualname__", type(func).__qualname__)
-    if _offered_by_name(func, owner):
+    if is_offered_by_name(func, owner):
         return _with_head(_Meta(python_version(), name, func.__module__), b"")
     try:
         payload = _by_value(func)
@@ -81,7 +81,7 @@ def load_callable(data: bytes, *, bundle_dir: Path | None) -> Callable[..., Any]
         importlib.invalidate_caches()
     try:
         if meta.module:
-            return _import(meta)
+            return function_of(meta.module, meta.name)
         return pickle.loads(payload)  # noqa: S301  sent by an authenticated user of the workspace
     except PhalanxError:
         raise
@@ -116,7 +116,8 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> None
     target.write_bytes(archive.read(entry))
 
 
-def _offered_by_name(func: Callable[..., Any], owner: object) -> bool:
+def is_offered_by_name(func: Callable[..., Any], owner: object) -> bool:
+    """Says whether ``func``'s module holds it, or ``owner``, its handle, under its own name."""
     module_name, qualname = getattr(func, "__module__", None), getattr(func, "__qualname__", "")
     if not module_name or module_name in ("__main__", "__mp_main__") or not qualname or "<" in qualname:
         return False
@@ -134,10 +135,12 @@ def _attribute(module: object, qualname: str) -> object:
     return found
 
 
-def _import(meta: _Meta) -> Callable[..., Any]:
-    found = _attribute(importlib.import_module(meta.module), meta.name)
+def function_of(module: str, name: str) -> Callable[..., Any]:
+    """Returns the function itself, where the module holds its handle. Raises SerializationError where it has neither,
+    and what importing the module raises."""
+    found = _attribute(importlib.import_module(module), name)
     if found is None:
-        raise SerializationError(f"module {meta.module!r} has no {meta.name!r} on this worker: its source differs")
+        raise SerializationError(f"module {module!r} has no {name!r} on this worker: its source differs")
     return cast("Callable[..., Any]", getattr(found, "wrapped", found))
 
 

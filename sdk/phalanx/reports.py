@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.client import Client
-from phalanx.core.errors import NotFoundError
+from phalanx.core.collectives import stands
+from phalanx.core.errors import NotFoundError, PhalanxError
 from phalanx.core.logrecords import LAST_LINES
 from phalanx.core.remote_errors import replay_command
 from phalanx.core.stacks import Place, RankStack, alike, ranks_text
-from phalanx.core.states import CallState, Cause, GangState, GpuState
+from phalanx.core.states import CallState, Cause, GangState, GpuState, Phase
 from phalanx.core.steps import RankSteps, rows_from_json, slow_text
 from phalanx.core.views import CallView, GangView
 from phalanx.logs import read_logs
+from phalanx.ranks_now import ranks_now
 
 PARTS_WITHIN_S = 10.0
 _AGAIN_S = 0.1
@@ -71,6 +73,8 @@ class CallReport:
     nodes: tuple[str, ...] = ()
     missing_nodes: tuple[str, ...] = ()
     """Of these nothing was stored: they were lost, or the gang never ended there."""
+    held: str = ""
+    """For how long its gang is kept for people, and how they get there; empty where it is not."""
     ranks: tuple[RankReport, ...] = ()
     health: tuple[str, ...] = ()
     """What is reported now of GPUs that it ran on."""
@@ -91,11 +95,16 @@ def call_report(client: Client, call_id: str) -> CallReport:
             f"call {call_id} is {view.state}: there is a report of calls that failed",
             hint=f"gpuctl {'explain' if CallState(view.state).terminal else 'stack'} {call_id}",
         )
-    gang, parts = _gather(client, view)
+    view, gang, parts = _gather(client, view)
     gang_nodes = gang.nodes if gang is not None else ()
-    complete = _left_its_gang(view, gang)
     error = view.error
     culprits = tuple(r.rank for r in error.ranks if r.culprit) or ((error.rank,) if error.rank >= 0 else ())
+    ranks = _ranks(view, parts, culprits)
+    complete = _is_held(view) or _left_its_gang(view, gang)
+    if _is_held(view):
+        ranks = _held_ranks(client, view, ranks, culprits)
+    elif complete and not parts:
+        ranks = _one_rank(client, view)
     return CallReport(
         call_id=call_id,
         function=view.function,
@@ -110,7 +119,8 @@ def call_report(client: Client, call_id: str) -> CallReport:
         placement=view.placement,
         nodes=gang_nodes,
         missing_nodes=() if complete else tuple(node for node in gang_nodes if node not in parts),
-        ranks=_one_rank(client, view) if complete and not parts else _ranks(view, parts, culprits),
+        held=view.reason if _is_held(view) else "",
+        ranks=ranks,
         health=_health(client, frozenset(gang.gpus) if gang is not None else frozenset()),
         steps=tuple(row for part in parts.values() for row in rows_from_json(part.get("steps", []))),
         charged=f"{view.cost.money} {view.cost.currency}",
@@ -118,18 +128,53 @@ def call_report(client: Client, call_id: str) -> CallReport:
     )
 
 
-def _gather(client: Client, view: CallView) -> tuple[GangView | None, dict[str, dict[str, Any]]]:
-    """Returns the gang, and what each of its nodes wrote, which they do a moment after the call has failed."""
+def _gather(client: Client, view: CallView) -> tuple[CallView, GangView | None, dict[str, dict[str, Any]]]:
+    """Returns the call and its gang, and what each of its nodes wrote, which they do a moment after it has failed. That
+    a gang is held is known a moment later, too.
+    """
     until = time.monotonic() + PARTS_WITHIN_S
     while True:
         gang = _gang(client, view)
         nodes = gang.nodes if gang is not None else ()
         parts = {node: part for node in nodes if (part := _part(client, view, node)) is not None}
-        late = _left_its_gang(view, gang) or time.monotonic() > until
+        late = _is_held(view) or _left_its_gang(view, gang) or time.monotonic() > until
         over = gang is None or GangState(gang.state).terminal or late
         if over or len(parts) == len(nodes):
-            return gang, parts
+            return view, gang, parts
         threading.Event().wait(_AGAIN_S)
+        view = client.get_call(view.call_id)
+
+
+def _is_held(view: CallView) -> bool:
+    """Its gang is kept for people: its nodes write down what they know when that ends."""
+    return view.phase == Phase.DEBUG.value
+
+
+def _held_ranks(
+    client: Client, view: CallView, known: tuple[RankReport, ...], culprits: tuple[int, ...]
+) -> tuple[RankReport, ...]:
+    """What the call says of its ranks, where these stand now, and what they wrote."""
+    found = {rank.rank: rank for rank in known}
+    lines: dict[int, deque[str]] = {}
+    for line in read_logs(client, view.call_id, follow=False):
+        lines.setdefault(line.rank, deque(maxlen=LAST_LINES)).append(line.text)
+    try:
+        states = ranks_now(client, view.call_id)
+    except PhalanxError:  # none can be asked, or the hold has just ended: the rest is told all the same
+        states = []
+    for state in states:
+        last = state.last[-1] if state.last else None
+        found[state.rank] = replace(
+            found.get(state.rank, RankReport(rank=state.rank, role=_role(state.rank, culprits))),
+            node_id=state.node_id,
+            pid=state.pid,
+            died=not state.alive,
+            stood=stands(state),
+            stack=state.places,
+            collective=last.text if last is not None else "",
+            collective_done=last.done if last is not None else False,
+        )
+    return tuple(replace(found[n], last_lines=tuple(lines.get(n, found[n].last_lines))) for n in sorted(found))
 
 
 def _left_its_gang(view: CallView, gang: GangView | None) -> bool:
@@ -207,6 +252,7 @@ def lines_of(report: CallReport) -> list[str]:
         ("error", f"{report.type_name or report.cause}: {report.message}"),
         ("culprit", who),
         ("gang", f"{report.gang_id}  on {', '.join(report.nodes)}" if report.gang_id else "none"),
+        ("held", report.held.removeprefix("held ")),
         ("why there", report.placement),
         *(("no word of", node) for node in report.missing_nodes),
         *(("health", line) for line in report.health),
@@ -245,7 +291,7 @@ def _stacks(report: CallReport) -> list[str]:
     lines: list[str] = []
     stood = [RankStack(rank=r.rank, node_id=r.node_id, places=r.stack) for r in report.ranks if r.stack]
     for ranks, found in alike(stood):
-        lines += ["", f"stack of {ranks_text(ranks)} when the gang was ended"]
+        lines += ["", f"stack of {ranks_text(ranks)} {'now' if report.held else 'when the gang was ended'}"]
         lines += [f"  {p.shown}  {p.function}" for p in reversed(found.places)]
     return lines
 

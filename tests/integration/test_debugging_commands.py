@@ -123,6 +123,8 @@ def test_a_breakpoint_on_another_node_is_attached_to_and_stops_the_calls_clocks(
     left = run(cluster, *GPUCTL, "attach", call, stdin=None, input="c\n")
     assert (left.returncode, "rank 1 goes on" in left.stderr) == (0, True)
     wait_until(lambda: client.get_call(call).state == "succeeded", "it goes on to its end", 30)
+    logs = run(cluster, *GPUCTL, "logs", call).stderr
+    assert len([line for line in logs.splitlines() if f": gpuctl attach {call} --rank 1" in line]) == 1, logs
 
 
 def _age_ms(since_ms: int) -> int:
@@ -143,6 +145,12 @@ def test_a_gang_over_two_nodes_is_held_after_a_failure_until_it_is_released(clus
     stack = run(cluster, *GPUCTL, "stack", call).stdout
     assert "rank 0 waits in all_reduce" in stack
     assert "rank 1 has failed" in stack
+    report = run(cluster, *GPUCTL, "report", call).stdout
+    assert f"gpuctl release {call}" in report
+    assert "no word of" not in report
+    assert "victim" in next(line for line in report.splitlines() if line.startswith("rank 0") and "all_reduce" in line)
+    assert "culprit" in next(line for line in report.splitlines() if line.startswith("rank 1"))
+    assert "stack of rank 0 now" in report
     assert run(cluster, *GPUCTL, "release", call).returncode == 0
     wait_until(lambda: view.gang_id not in [g.gang_id for g in client.list_gangs()], "the gang is gone", 20)
     assert run(cluster, *GPUCTL, "shell", call, "-c", "true").returncode == 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
+import types
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -266,6 +268,39 @@ def test_a_handle_inside_its_own_function_stands_for_that_function() -> None:
     inner = shipped(scope["f"])()
     assert isinstance(inner.definition, Own)
     assert inner.name == "f"
+
+
+def test_a_function_calls_itself_and_others_of_its_script_plainly() -> None:
+    scope: dict[str, Any] = {"phalanx": phalanx, "__name__": "__main__"}
+    exec("@phalanx.gpu_function\ndef g(x, y=2):\n    seen.append(x)\n    return x * y", scope)
+    exec("@phalanx.gpu_function\ndef f(n, by=1):\n    return f(n - by) if n else (g(21), g.local(1), seen)", scope)
+    scope["seen"] = []
+    with connected():
+        found = shipped(scope["f"])
+    assert found(2) == (42, 2, [21, 1]), "and both see the same variables of their script"
+    own = found.__globals__["f"]
+    assert isinstance(own.definition, Own)
+    own.pack((1,), {})
+    own.pack((), {"n": 1})
+    with pytest.raises(TypeError, match="missing a required argument"):
+        own.pack((), {})
+
+
+def test_a_function_of_a_module_is_called_plainly_by_name_in_another() -> None:
+    module = types.ModuleType("of_a_module")
+    module.__file__ = "of_a_module.py"
+    exec("import phalanx\n@phalanx.gpu_function\ndef g(x):\n    return x + 1", vars(module))
+    sys.modules["of_a_module"] = module
+    scope: dict[str, Any] = {"phalanx": phalanx, "__name__": "__main__", "g": module.g}
+    exec("@phalanx.gpu_function\ndef f(x):\n    return g(x)", scope)
+    try:
+        with connected():
+            data = code_of(scope["f"])[1]
+        assert load_callable(data, bundle_dir=None)(41) == 42
+    finally:
+        del sys.modules["of_a_module"]
+    with pytest.raises(InvalidSpecError, match="known by its name only"):
+        load_callable(data, bundle_dir=None)(41)
 
 
 def test_functions_that_refer_to_each_other_are_refused_with_the_fix() -> None:

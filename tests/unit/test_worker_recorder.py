@@ -54,6 +54,12 @@ def test_a_full_answer_has_the_last_collectives_and_no_messages_between_two_rank
     assert last[-1].text == "all_reduce #39 of 2x3 float"
 
 
+def test_what_the_platform_did_before_the_program_does_not_count() -> None:
+    told = recorder.answer(torchs(*(entry(n) for n in range(1, 6))), 2, full=True)
+    assert (told["entered"], told["completed"]) == ({"0": 3}, {"0": 2})
+    assert [c["seq"] for c in told["last"]] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("changed", "op", "sizes", "dtypes"),
     [

@@ -31,7 +31,8 @@ ABANDONED = "debug wait"
 class Debugging:
     """``running`` is the id of the call at the local ranks, or empty; ``paused`` stops what measures its time, or
     lets it go on;
-    ``attached`` says whether somebody is at any of the local ranks, and ``note`` tells him; ``end`` ends the gang."""
+    ``attached`` says whether somebody is at any of the local ranks, and ``note`` tells him; ``log`` puts a line into a
+    rank's output; ``end`` ends the gang."""
 
     loop: Loop
     clock: Clock
@@ -41,6 +42,7 @@ class Debugging:
     paused: Callable[[bool], None]
     attached: Callable[[], bool]
     note: Callable[[int, str], None]
+    log: Callable[[int, str], None]
     end: Callable[[Why, int], None]
     sockets: dict[int, int] = field(default_factory=dict[int, int])
     """Where the debuggers of ranks are spoken to, from their first breakpoint on."""
@@ -65,7 +67,11 @@ class Debugging:
             os.set_blocking(self.sockets[rank], False)
         close_fds(frame.fds)
         if self.running():
-            self.stopped[rank] = str(frame.meta.get("where", ""))
+            where = str(frame.meta.get("where", ""))
+            if rank not in self.stopped:
+                call = id_text("c", self.running())
+                self.log(rank, f"waits at a breakpoint, {where}: gpuctl attach {call} --rank {rank}")
+            self.stopped[rank] = where
             self.look_for_company()
             self._changed()
             self.tell(Frame(Kind.RANK, NO_ID, {**frame.meta, "rank": rank, "call": self.running().hex()}))

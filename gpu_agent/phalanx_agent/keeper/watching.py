@@ -104,6 +104,7 @@ def debugging_of(gang: Gang) -> Debugging:
         paused=lambda paused: pausing.pause(gang, paused),
         attached=lambda: gang.terminals.attached(),  # noqa: PLW0108  made below
         note=lambda rank, text: gang.terminals.note(rank, text),  # noqa: PLW0108
+        log=gang.spool.note,
         end=gang.end,
     )
 

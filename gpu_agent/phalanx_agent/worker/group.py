@@ -79,7 +79,23 @@ def choose_backend(asked: str, device: str) -> str:
 
 
 def sequence_number() -> int:
-    """Returns how many collectives the default group has begun; 0 without a group."""
+    """Returns how many collectives of the program the default group has begun; 0 without a group."""
+    return max(0, _begun() - _Platforms.collectives)
+
+
+class _Platforms:
+    """What the platform itself did in the group of this process, which no count shows to anybody."""
+
+    collectives = 0
+
+
+def begin_program() -> int:
+    """From here on the program's collectives count, the first as number 1. Returns how many were before it."""
+    _Platforms.collectives = _begun()
+    return _Platforms.collectives
+
+
+def _begun() -> int:
     dist = _distributed()
     if dist is None or not dist.is_initialized():
         return 0

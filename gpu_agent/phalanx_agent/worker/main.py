@@ -118,7 +118,8 @@ class _Rank:
         device = cuda.device_name(config, setup.local_rank)
         cuda.make_context(device, share=config.member.share, announce=lambda: self._event("context"))
         joined = group.join(config, standing, rank=rank, device=device, listen_fd=self._fds.listen)
-        recorder.start(self._fds.look, self._fds.stack, grouped=config.world_size > 1 and bool(joined.backend))
+        grouped = config.world_size > 1 and bool(joined.backend)
+        recorder.start(self._fds.look, self._fds.stack, grouped=grouped, before=group.begin_program())
         verified = self._verify(joined.backend, device) if joined.verifies else None
         limits.set_threads(threads)
         limits.limit_memory(config.function.resources.memory_gb)

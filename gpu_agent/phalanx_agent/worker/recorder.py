@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.core.collectives import DEFAULT_GROUP
@@ -41,16 +41,16 @@ def prepare_environment() -> None:
         os.environ[_VARIABLE] = str(REMEMBERED)
 
 
-def start(fd: int, stack_fd: int, *, grouped: bool) -> None:
+def start(fd: int, stack_fd: int, *, grouped: bool, before: int = 0) -> None:
     """Begins to answer on ``fd``, a socket that keeps messages apart. Once per rank, after its group is there.
 
-    ``stack_fd``: where stacks are written.
+    ``stack_fd``: where stacks are written. ``before``: collectives of the gang's group that are not the program's.
     """
     dump = importlib.import_module("torch._C._distributed_c10d")._dump_fr_trace_json if grouped else _no_group
-    _thread.start_new_thread(serve, (fd, dump, stack_fd))
+    _thread.start_new_thread(serve, (fd, dump, stack_fd, before))
 
 
-def serve(fd: int, dump: Dump, stack_fd: int) -> None:
+def serve(fd: int, dump: Dump, stack_fd: int, before: int = 0) -> None:
     """Answers until the keeper is gone."""
     while True:
         try:
@@ -59,7 +59,7 @@ def serve(fd: int, dump: Dump, stack_fd: int) -> None:
                 return
             if asked == FULL:
                 write_stacks(stack_fd)
-            os.write(fd, json.dumps(answer(dump, full=asked == FULL), separators=(",", ":")).encode())
+            os.write(fd, json.dumps(answer(dump, before, full=asked == FULL), separators=(",", ":")).encode())
         except OSError:
             return
 
@@ -83,17 +83,20 @@ def _no_group(**_asked: bool) -> str:
     return "{}"
 
 
-def answer(dump: Dump, *, full: bool) -> dict[str, Any]:
+def answer(dump: Dump, before: int = 0, *, full: bool) -> dict[str, Any]:
     """Returns counts by group, and with ``full`` the last collectives, oldest first, and who is in which group.
-    ``dump``: torch's own.
+
+    ``dump``: torch's own. ``before``: so many of the gang's group are not the program's, and are left out.
     """
     trace = json.loads(dump(includeCollectives=full))
     status: dict[str, Any] = trace.get("pg_status", {})
+    skipped = {DEFAULT_GROUP: before}
+    entries = (_collective(e, skipped) for e in trace.get("entries", ()) if not e["is_p2p"])
     return {
-        "entered": {group: int(s["last_enqueued_collective"]) for group, s in status.items()},
-        "completed": {group: int(s["last_completed_collective"]) for group, s in status.items()},
+        "entered": {g: int(s["last_enqueued_collective"]) - skipped.get(g, 0) for g, s in status.items()},
+        "completed": {g: int(s["last_completed_collective"]) - skipped.get(g, 0) for g, s in status.items()},
         "members": _members() if full else {},
-        "last": [_collective(e) for e in trace.get("entries", ()) if not e["is_p2p"]][-KEPT:],
+        "last": [c for c in entries if c["seq"] > 0][-KEPT:],
     }
 
 
@@ -107,13 +110,14 @@ def _members() -> dict[str, list[int]]:
     return {name: sorted(ranks[group]) for group, name in made if group in ranks}
 
 
-def _collective(entry: dict[str, Any]) -> dict[str, Any]:
+def _collective(entry: dict[str, Any], skipped: Mapping[str, int]) -> dict[str, Any]:
+    group = str(entry["pg_id"])
     op = str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
     given = entry["output_sizes" if op == "scatter" else "input_sizes"]  # only one rank has inputs to scatter
     sizes = "x".join(map(str, given[0])) if len(given) == 1 else given
     return {
-        "group": str(entry["pg_id"]),
-        "seq": int(entry["collective_seq_id"]),
+        "group": group,
+        "seq": int(entry["collective_seq_id"]) - skipped.get(group, 0),
         "op": op,
         "sizes": str(sizes or "")[:MAX_SIZES_CHARS],
         "dtypes": ",".join(sorted({*entry["input_dtypes"], *entry["output_dtypes"]})).lower(),
