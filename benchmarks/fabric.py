@@ -10,6 +10,7 @@ those of the placement alone, after one of each size; what a scheduling pass doe
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import time
@@ -28,7 +29,7 @@ from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.cell_fabric import cell_fabric
 from phalanx_control.scheduler.fit import find_place
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import Rooms, put_in, rooms_of, take_out
+from phalanx_control.scheduler.room import Rooms, rooms_of
 from phalanx_control.state import events
 from phalanx_control.state.apply import apply
 from phalanx_control.state.model import Function, Gang, MemberState, Owner, State
@@ -60,7 +61,7 @@ def main() -> None:
     print(f"a pass makes its picture in {statistics.median(pictures):.1f} ms")
     print(f"the first gang of a size looks at every node once: {statistics.median(firsts):.1f} ms; later ones do not\n")
     rng = random.Random(options.seed)
-    gangs = fill(state, rooms, rng, options.load)
+    gangs = fill(rooms, rng, options.load)
     print(f"{len(gangs)} gangs hold {_load(rooms):.0%} of the GPUs\n")
     needs = [need_of(size) for size in rng.choices(*zip(*SIZES, strict=True), k=REQUESTS)]
     print(f"{'':14}{'median ms':>10}{'p95 ms':>8}{'max ms':>8}   gangs of several nodes, by the level that holds them")
@@ -110,9 +111,10 @@ def need_of(gpus: int) -> Need:
     return Need(spec=FunctionSpec(name=f"f{gpus}", resources=Resources(gpus=gpus)), workspace="default")
 
 
-def fill(state: State, rooms: Rooms, rng: random.Random, load: float) -> list[Gang]:
+def fill(rooms: Rooms, rng: random.Random, load: float) -> list[Gang]:
     """Lets gangs come, and a third of them go, until so many GPUs are held."""
     gangs: list[Gang] = []
+    numbers = itertools.count()
     while _load(rooms) < load:
         for _ in range(max(1, len(rooms) // 20)):
             need = need_of(rng.choices(*zip(*SIZES, strict=True))[0])
@@ -120,12 +122,12 @@ def fill(state: State, rooms: Rooms, rng: random.Random, load: float) -> list[Ga
             if place is None:
                 return gangs
             members = tuple(MemberState(member=member) for member in place.members)
-            raw = len(gangs).to_bytes(16, "big")
+            raw = next(numbers).to_bytes(16, "big")
             gang = Gang(id=id_text("g", raw), fence=0, function_id=need.spec.function_id, owner=OWNER, members=members)
-            put_in(state, gang, rooms)
+            rooms.put(gang, need.spec)
             gangs.append(gang)
             if rng.random() < 1 / 3:
-                take_out(state, gangs.pop(rng.randrange(len(gangs))), rooms)
+                rooms.take_out(gangs.pop(rng.randrange(len(gangs))).id)
     return gangs
 
 

@@ -14,7 +14,7 @@ from phalanx.core.topology.node import NodeTopology
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import Rooms, put_in, rooms_of
+from phalanx_control.scheduler.room import Rooms, rooms_of
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Gang, MemberState
 from tests.support.builders import ANA, World, node_info, spec
@@ -65,7 +65,7 @@ class Cell:
         raw = f"{node_id}{gpus}".encode().ljust(16, b"-")[:16]
         members = (MemberState(member=member),)
         gang = Gang(id=new_gang_id(raw), fence=1, function_id=spec().function_id, owner=ANA, members=members)
-        put_in(self.world.state, gang, self.rooms)
+        self.rooms.put(gang, self.world.state.functions[gang.function_id].spec)
         return gang
 
     def find(self, gpus: int, nodes: int = 0) -> Place | None:

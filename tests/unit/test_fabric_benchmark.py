@@ -14,7 +14,7 @@ from phalanx_control.scheduler.room import rooms_of
 def test_along_the_fabric_is_never_farther_than_the_first_that_fit() -> None:
     state = cell(96, preset("hgx_h100"))
     rooms = rooms_of(state)
-    fill(state, rooms, random.Random(3), 0.5)
+    fill(rooms, random.Random(3), 0.5)
     fabric = cell_fabric(state.fabric).fabric
 
     def farthest(nodes: tuple[str, ...]) -> int:

@@ -24,6 +24,7 @@ from phalanx_control.state.model import BodyRef, Call, Gang
 from phalanx_control.state.queries import key_use
 from tests.support.builders import ANA, World, call_id, node_info, spec
 from tests.support.invariants import check_history, check_state
+from tests.support.pictures import check_picture
 from tests.unit.test_metering_cost import BOOK
 
 LIMITS = Limits(retries=1, disconnect_grace_s=10, scaledown_window_s=5, startup_timeout_s=20)
@@ -316,6 +317,7 @@ class Core(RuleBasedStateMachine):
     @invariant()
     def state_is_sound(self) -> None:
         check_state(self.world.state)
+        check_picture(self.world.state)
 
     @invariant()
     def accepted_calls_are_there_and_ended_ones_final(self) -> None:

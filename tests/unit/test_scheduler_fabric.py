@@ -14,7 +14,6 @@ from phalanx.core.topology.fabric import Fabric, FabricNode
 from phalanx.core.topology.importers.detect import read_fabric
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.cell_fabric import known_fabric
-from phalanx_control.scheduler.room import take_out
 from tests.support.builders import node_info
 from tests.support.cells import Cell, looks_like, tree
 from tests.support.fabrics import members, nvl72_fabric
@@ -124,7 +123,7 @@ def test_room_that_comes_free_is_used_at_once() -> None:
     cell = Cell.of(tree({"a": "n1 n2", "b": "n3 n4"}))
     gangs = [cell.hold("n1", 0), cell.hold("n3", 0)]
     assert cell.nodes(16) == ["n2", "n4"]
-    take_out(cell.world.state, gangs[1], cell.rooms)
+    cell.rooms.take_out(gangs[1].id)
     assert cell.nodes(16) == ["n3", "n4"]
 
 

@@ -7,8 +7,11 @@ sum of its buckets.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Self
 
 from phalanx_control.scheduler.cell_fabric import Area, Spot
 from phalanx_control.scheduler.room import NodeRoom, Rooms
@@ -69,7 +72,10 @@ class Candidates:
         self._by_free: defaultdict[int, dict[str, Candidate]] = defaultdict(dict)
         for room in rooms.values():
             self._add(room)
-        rooms.changed.append(self._renew)
+        self._rooms = rooms
+        self._seen = len(rooms.changes)
+        self.guessed = False
+        """A node was dropped that may be one again: good for one pass."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_free.values()))
@@ -94,6 +100,18 @@ class Candidates:
             bucket.held -= known.held
             del self._by_free[known.free][room.id]
 
+    @contextmanager
+    def without(self, barred: frozenset[str]) -> Generator[None]:
+        """Inside, these nodes are no candidates."""
+        left_out = [self._rooms[name] for name in barred if name in self._rooms]
+        for room in left_out:
+            self.drop(room)
+        try:
+            yield
+        finally:
+            for room in left_out:
+                self._add(room)
+
     def by_level(self) -> list[dict[Area, Tally]]:
         """Returns the areas that have candidates, by rank."""
         levels: list[dict[Area, Tally]] = [{} for _ in range(self.levels)]
@@ -105,7 +123,16 @@ class Candidates:
                 tally.add(bucket)
         return levels
 
-    def _renew(self, room: NodeRoom) -> None:
+    def up_to_date(self) -> Self:
+        """Looks again at the nodes on which something changed."""
+        changes = self._rooms.changes
+        for name in dict.fromkeys(islice(changes, self._seen, None)):
+            self.renew(self._rooms[name])
+        self._seen = len(changes)
+        return self
+
+    def renew(self, room: NodeRoom) -> None:
+        """Looks at a node again."""
         self.drop(room)
         self._add(room)
 

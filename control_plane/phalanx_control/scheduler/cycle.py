@@ -15,8 +15,8 @@ nothing starts on the nodes that it waits for.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from phalanx.core.ids import new_gang_id
@@ -25,9 +25,10 @@ from phalanx_control.lifecycle import gangs, meter
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
+from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import nodes_kept_for
-from phalanx_control.scheduler.room import Rooms, put_in, rooms_of
+from phalanx_control.scheduler.room import Line
 from phalanx_control.scheduler.space import gangs_to_drain
 from phalanx_control.state import events, queries
 from phalanx_control.state.commands import Schedule
@@ -36,9 +37,6 @@ from phalanx_control.state.model import Call, Gang, MemberState
 WINDOW = 200
 PER_FUNCTION = 64
 AGEING_MS = 30_000
-
-Line = tuple[str, str]
-"""Function id and workspace: calls that can use the same gangs."""
 
 
 def schedule(draft: Draft, command: Schedule) -> None:
@@ -62,6 +60,14 @@ def _heads(draft: Draft) -> list[Call]:
     return [state.calls[call_id] for _, call_id in keys]
 
 
+@dataclass(slots=True)
+class _Gangs:
+    """Of one function and tenant: those that are warm, and how many are starting that no call was told to expect."""
+
+    warm: list[Gang]
+    starting: int
+
+
 class _Pass:
     """The picture of one pass, written on as calls are served."""
 
@@ -69,24 +75,19 @@ class _Pass:
         self._draft = draft
         self._idle_ms = command.gang_idle_ms
         self._raw_ids: Iterator[bytes] = iter(command.raw_ids)
-        self._known_rooms: Rooms | None = None
-        self._warm: dict[Line, list[Gang]] = {}
-        self._starting: Counter[Line] = Counter()
+        self._rooms = picture_of(draft.state)
+        self._lines: dict[Line, _Gangs] = {}
         self._stuck: set[Line] = set()
         self._kept: frozenset[str] = frozenset()
-        for gang in sorted(draft.state.gangs.values(), key=lambda g: g.fence):
-            line = (gang.function_id, gang.owner.workspace)
-            if gang.state in queries.WARM:
-                self._warm.setdefault(line, []).append(gang)
-            elif gang.state in queries.STARTING:
-                self._starting[line] += 1
 
-    @property
-    def _rooms(self) -> Rooms:
-        """Made when first needed: calls that go to warm gangs do not need it."""
-        if self._known_rooms is None:
-            self._known_rooms = rooms_of(self._draft.state)
-        return self._known_rooms
+    def _gangs(self, line: Line) -> _Gangs:
+        """Returns what the function had when the pass began."""
+        found = self._lines.get(line)
+        if found is None:
+            gangs = self._rooms.of_line.get(line, {}).values()
+            warm = sorted((g for g in gangs if g.state in queries.WARM), key=lambda g: g.fence)
+            found = self._lines[line] = _Gangs(warm, sum(g.state in queries.STARTING for g in gangs))
+        return found
 
     def serve(self, call: Call) -> str:
         """Does what can be done for one call; returns why it still waits, or "" when it does not."""
@@ -95,8 +96,9 @@ class _Pass:
         line = (call.function_id, call.owner.workspace)
         if self._use_warm(call, line, at_most=0):
             return ""
-        if self._starting[line] > 0:
-            self._starting[line] -= 1
+        known = self._gangs(line)
+        if known.starting > 0:
+            known.starting -= 1
             return "its gang is starting"
         behind = line in self._stuck
         place = None if behind else self._place(call)
@@ -120,7 +122,7 @@ class _Pass:
         """Gives the call to a warm gang with at most ``at_most`` logged calls; the longest idle first."""
         fitting = [
             gang
-            for gang in (self._draft.state.gangs[g.id] for g in self._warm.get(line, ()))
+            for gang in (self._draft.state.gangs[g.id] for g in self._gangs(line).warm)
             if len(gang.calls) <= at_most and gang.state in queries.WARM and not self._is_kept(gang)
         ]
         if not fitting:
@@ -153,7 +155,7 @@ class _Pass:
             created_wall_ms=draft.now.wall_ms,
             state_since_ms=draft.now.log_ms,
         )
-        put_in(draft.state, gang, self._rooms)
+        self._rooms.put(gang, draft.spec(gang.function_id))
         draft.add(events.GangReserved(gang=gang))
         meter.opened(draft, gang)
         return "its gang is starting"

@@ -42,7 +42,7 @@ def _cpu_words(need: Need) -> str:
 
 def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
     fewest = _fewest(need, usable)
-    candidates = candidates_for(need, rooms, fewest, frozenset())
+    candidates = candidates_for(need, rooms, fewest)
     asks = f"needs {count_gpus(need.gpus, need.model)} on {need.node or count_nodes(fewest)}"
     if len(candidates):
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"

@@ -17,6 +17,8 @@ from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
 from phalanx_control.scheduler.words import placement_words
 
+_SIZES_KEPT = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -38,31 +40,35 @@ def _whole_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | No
     for count in need.node_counts(len(rooms)):
         if need.gpus // count > rooms.largest:
             continue
-        candidates = candidates_for(need, rooms, count, barred)
-        while len(candidates) >= count:
-            placed = _on_nodes(need, rooms, candidates, count)
-            if placed is not None:
-                return placed
+        candidates = candidates_for(need, rooms, count)
+        with candidates.without(barred):
+            while len(candidates) >= count:
+                placed = _on_nodes(need, rooms, candidates, count)
+                if placed is not None:
+                    return placed
     return None
 
 
-def candidates_for(need: Need, rooms: Rooms, count: int, barred: frozenset[str]) -> Candidates:
+def candidates_for(need: Need, rooms: Rooms, count: int) -> Candidates:
     """Returns the nodes that can take one of ``count`` equal parts of the gang; the same ones while nothing changes."""
     each, ranks, spec = need.gpus // count, need.ranks_on_node(count), need.spec
     beside = (spec.resources.cpus * ranks, spec.resources.memory_gb * ranks)
-    key = (need.model, each, beside, barred, need.node)
+    key = (need.model, each, beside, need.node)
     found = rooms.candidates.get(key)
-    if found is None:
+    if found is not None:
+        return found.up_to_date()
 
-        def offer(room: NodeRoom) -> int:
-            free = room.count_free(need.model)
-            if free < each or not room.open or room.id in barred or not need.takes(room.id):
-                return 0
-            if not can_pick(room, need.model, each):
-                return 0
-            return free if beside == (0, 0) or room.has_room_beside_gpus(spec, ranks) else 0
+    def offer(room: NodeRoom) -> int:
+        free = room.count_free(need.model)
+        if free < each or not room.open or not need.takes(room.id):
+            return 0
+        if not can_pick(room, need.model, each):
+            return 0
+        return free if beside == (0, 0) or room.has_room_beside_gpus(spec, ranks) else 0
 
-        found = rooms.candidates[key] = Candidates(rooms, offer)
+    if len(rooms.candidates) >= _SIZES_KEPT:
+        rooms.candidates.clear()
+    found = rooms.candidates[key] = Candidates(rooms, offer)
     return found
 
 
@@ -79,6 +85,7 @@ def _on_nodes(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> P
     for part in parts.parts:
         if part.picked is None:
             candidates.drop(part.room)
+            candidates.guessed = True
     by_name = {part.room.id: (part.room, part.picked) for part in parts.parts if part.picked is not None}
     if len(by_name) < count:
         return None

@@ -5,10 +5,9 @@ Nothing is read from stored counters: room is inventory minus leases and marks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.core import played
 from phalanx.core.messages import GpuInfo
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 _EPSILON = 1e-9
 _COUNTS_KEPT = 65_536
+_CHANGES_KEPT = 100_000
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class GpuRoom:
     def take(self, gang: Gang, share: float) -> None:
         self.taken += share
         self.whole = self.whole or share >= 1
-        self.holders = (*self.holders, gang.id)
+        self.holders = tuple(sorted((*self.holders, gang.id)))
         self.workspaces |= {gang.owner.workspace}
 
     def give_back(self, gang: Gang, share: float) -> None:
@@ -79,6 +79,13 @@ class NodeRoom:
     """Made when first looked at: most nodes of a large cell are not, in one pass."""
     _free: dict[str, list[GpuRoom]] | None = None
     """By model; forgotten when something is taken or given back."""
+
+    def become(self, node: Node, spot: Spot) -> None:
+        """Starts anew, empty, as what the node is now."""
+        self.node, self.spot = node, spot
+        self.cpus, self.memory_bytes = node.info.cpus, node.info.memory_bytes
+        self.cpu_gangs = self.gangs = self.gpu_gangs = 0
+        self._gpus = self._free = None
 
     @property
     def open(self) -> bool:
@@ -156,54 +163,95 @@ class NodeRoom:
 
 
 class Rooms(dict[str, NodeRoom]):
-    """Every node by name, in natural order, in one fabric."""
+    """Every node by name, in natural order, in one fabric, and the gangs that are on them."""
 
-    def __init__(self, rooms: Iterable[NodeRoom], fabric: CellFabric) -> None:
-        super().__init__((room.id, room) for room in rooms)
-        self.fabric = fabric
+    def __init__(self, state: State) -> None:
+        self.fabric = cell_fabric(state.fabric)
+        names = _natural_order(tuple(state.nodes))
+        super().__init__((name, _empty(state.nodes[name], at, self.fabric)) for at, name in enumerate(names))
+        self.gangs: dict[str, Held] = {}
+        self.of_line: dict[Line, dict[str, Gang]] = {}
+        """The gangs that calls of one function and tenant can use."""
         self.candidates: dict[object, Candidates] = {}
-        """By what a part of a gang needs; made when first asked for."""
-        self.changed: list[Callable[[NodeRoom], None]] = []
-        """Told of each node on which something was taken or given back."""
+        """By what a part of a gang needs; made when first asked for, and brought up to date when asked for again."""
+        self.changes: list[str] = []
+        """Names of nodes on which something changed, in order."""
 
     @cached_property
     def largest(self) -> int:
         """How many GPUs any node has at most, free or not."""
         return max((len(room.node.info.gpus) for room in self.values()), default=0)
 
+    def put(self, gang: Gang, spec: FunctionSpec) -> None:
+        """Writes what a gang still holds into the picture."""
+        self.gangs[gang.id] = Held(gang, spec)
+        self.of_line.setdefault(line_of(gang), {})[gang.id] = gang
+        for member in gang.members:
+            if not member.ended:
+                room = self[member.member.node_id]
+                room.take(gang, member, spec)
+                self.notice(room)
+
+    def take_out(self, gang_id: str) -> None:
+        """Writes the picture as if the gang had ended."""
+        gang, spec = self.gangs.pop(gang_id)
+        line = self.of_line[line_of(gang)]
+        del line[gang_id]
+        if not line:
+            del self.of_line[line_of(gang)]
+        for member in gang.members:
+            if not member.ended:
+                room = self[member.member.node_id]
+                room.give_back(gang, member, spec)
+                self.notice(room)
+
+    def see(self, gang: Gang) -> None:
+        """The gang's record is a newer one, which holds the same."""
+        self.gangs[gang.id] = self.gangs[gang.id]._replace(gang=gang)
+        self.of_line[line_of(gang)][gang.id] = gang
+
+    def renew(self, node: Node) -> None:
+        """The node is another than it was: what is on it stays on it."""
+        room = self[node.info.node_id]
+        for candidates in self.candidates.values():
+            candidates.drop(room)
+        room.become(node, self.fabric.spot(node))
+        self.__dict__.pop("largest", None)
+        for gang, spec in self.gangs.values():
+            for member in gang.members:
+                if member.member.node_id == room.id and not member.ended:
+                    room.take(gang, member, spec)
+        self.notice(room)
+
     def notice(self, room: NodeRoom) -> None:
-        for tell in self.changed:
-            tell(room)
+        """Something changed on a node."""
+        self.changes.append(room.id)
+        if len(self.changes) > _CHANGES_KEPT:
+            self.changes.clear()
+            self.candidates.clear()
+
+
+class Held(NamedTuple):
+    """A gang in the picture."""
+
+    gang: Gang
+    spec: FunctionSpec
+
+
+Line = tuple[str, str]
+"""Function id and workspace: calls that can use the same gangs."""
+
+
+def line_of(gang: Gang) -> Line:
+    return gang.function_id, gang.owner.workspace
 
 
 def rooms_of(state: State) -> Rooms:
-    """Returns the picture of every node, in the order of their names."""
-    fabric = cell_fabric(state.fabric)
-    names = _natural_order(tuple(state.nodes))
-    rooms = Rooms((_empty(state.nodes[name], at, fabric) for at, name in enumerate(names)), fabric)
+    """Returns the picture of every node, made anew."""
+    rooms = Rooms(state)
     for gang in state.gangs.values():
-        put_in(state, gang, rooms)
+        rooms.put(gang, state.functions[gang.function_id].spec)
     return rooms
-
-
-def put_in(state: State, gang: Gang, rooms: Rooms) -> None:
-    """Writes what a gang still holds into the picture."""
-    spec = state.functions[gang.function_id].spec
-    for member in gang.members:
-        if not member.ended:
-            room = rooms[member.member.node_id]
-            room.take(gang, member, spec)
-            rooms.notice(room)
-
-
-def take_out(state: State, gang: Gang, rooms: Rooms) -> None:
-    """Imagines that a gang had ended."""
-    spec = state.functions[gang.function_id].spec
-    for member in gang.members:
-        if not member.ended:
-            room = rooms[member.member.node_id]
-            room.give_back(gang, member, spec)
-            rooms.notice(room)
 
 
 def empty_room(node: Node) -> NodeRoom:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from phalanx.core.states import GangState
 from phalanx_control.scheduler.fit import find_place
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import Rooms, put_in, take_out
+from phalanx_control.scheduler.room import Rooms
 from phalanx_control.state.model import Gang, State
 
 MOST_TRIED = 256
@@ -46,16 +46,16 @@ class _Imagined:
 
     def end(self, gangs: Iterable[Gang]) -> None:
         for gang in gangs:
-            take_out(self.state, gang, self.rooms)
+            self.rooms.take_out(gang.id)
             self.ended.append(gang)
 
     def revive(self, gang: Gang) -> None:
-        put_in(self.state, gang, self.rooms)
+        self.rooms.put(gang, self.state.functions[gang.function_id].spec)
         self.ended.remove(gang)
 
     def undo(self) -> None:
         for gang in self.ended:
-            put_in(self.state, gang, self.rooms)
+            self.rooms.put(gang, self.state.functions[gang.function_id].spec)
 
 
 def _enough(imagined: _Imagined, idle: list[Gang]) -> tuple[Gang, ...] | None:

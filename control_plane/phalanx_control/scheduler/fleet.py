@@ -1,0 +1,71 @@
+"""The picture of the cell, kept from one pass to the next and brought up to date: what did not change costs a glance.
+
+What it shows depends on the state alone, never on how it came about; tests compare it with `rooms_of`, made anew.
+"""
+
+from __future__ import annotations
+
+from phalanx_control.scheduler.room import Rooms, rooms_of
+from phalanx_control.state.model import Gang, MemberState, Node, State
+
+
+class _Kept:
+    """The last picture of this process, and what it was made of."""
+
+    rooms: Rooms | None = None
+    state = State()
+
+
+def picture_of(state: State) -> Rooms:
+    """Returns the picture of every node. Whoever writes on it for good writes what the next state will say."""
+    rooms = _Kept.rooms
+    if rooms is None or state.fabric != _Kept.state.fabric or not _has_nodes_of(rooms, state):
+        rooms = rooms_of(state)
+    else:
+        _bring_up_to_date(rooms, state)
+    _Kept.rooms, _Kept.state = rooms, state
+    return rooms
+
+
+def _has_nodes_of(rooms: Rooms, state: State) -> bool:
+    same = state.nodes is _Kept.state.nodes
+    return same or (len(rooms) == len(state.nodes) and all(node_id in rooms for node_id in state.nodes))
+
+
+def _bring_up_to_date(rooms: Rooms, state: State) -> None:
+    for key in [key for key, found in rooms.candidates.items() if found.guessed]:
+        del rooms.candidates[key]
+    _gone(rooms, state)
+    if state.nodes is not _Kept.state.nodes:
+        for node_id, node in state.nodes.items():
+            known = rooms[node_id].node
+            if known is not node and not _is_same(known, node):
+                rooms.renew(node)
+            rooms[node_id].node = node
+    for gang_id, gang in state.gangs.items():
+        known = rooms.gangs.get(gang_id)
+        if known is None:
+            rooms.put(gang, state.functions[gang.function_id].spec)
+        elif known.gang is not gang:
+            _look_again(rooms, known.gang, gang, state)
+
+
+def _gone(rooms: Rooms, state: State) -> None:
+    for gang_id in [gang_id for gang_id in rooms.gangs if gang_id not in state.gangs]:
+        rooms.take_out(gang_id)
+
+
+def _is_same(known: Node, node: Node) -> bool:
+    return known.info is node.info and known.state is node.state and known.marks == node.marks
+
+
+def _look_again(rooms: Rooms, known: Gang, gang: Gang, state: State) -> None:
+    if [_part(m) for m in known.members] == [_part(m) for m in gang.members]:
+        rooms.see(gang)
+        return
+    rooms.take_out(gang.id)
+    rooms.put(gang, state.functions[gang.function_id].spec)
+
+
+def _part(member: MemberState) -> tuple[object, bool]:
+    return member.member, member.ended

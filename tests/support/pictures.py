@@ -1,0 +1,38 @@
+"""The kept picture of a cell against one that is made anew: they must show the same, down to what is chosen on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx_control.scheduler.fit import candidates_for, find_place
+from phalanx_control.scheduler.fleet import picture_of
+from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.room import NodeRoom, Rooms, rooms_of
+from phalanx_control.state.model import State
+from tests.support.builders import spec
+
+_NEEDS = tuple(Need(spec=spec(gpus=gpus), workspace="default") for gpus in (1, 2, 4, 8))
+
+
+def check_picture(state: State) -> None:
+    """Asserts that what is kept from earlier states shows this one."""
+    kept, anew = picture_of(state), rooms_of(state)
+    assert {name: _shown(room) for name, room in kept.items()} == {name: _shown(room) for name, room in anew.items()}
+    assert {i: held.gang for i, held in kept.gangs.items()} == dict(state.gangs)
+    assert kept.of_line == anew.of_line
+    for need in _NEEDS:
+        for count in need.node_counts(len(kept)):
+            assert _offered(need, kept, count) == _offered(need, anew, count)
+        assert find_place(need, kept) == find_place(need, anew)
+
+
+def _shown(room: NodeRoom) -> Any:
+    gpus = [(g.info, g.usable, round(g.taken, 6), g.whole, g.holders, g.workspaces) for g in room.gpus]
+    counts = (room.cpu_gangs, room.gangs, room.gpu_gangs, round(room.cpus, 6), round(room.memory_bytes))
+    return room.node, room.at, room.spot, counts, gpus
+
+
+def _offered(need: Need, rooms: Rooms, count: int) -> Any:
+    found = candidates_for(need, rooms, count)
+    buckets = {spot: ({*bucket.nodes}, bucket.held) for spot, bucket in found.buckets.items() if bucket.nodes}
+    return len(found), sorted(found.names()), buckets
