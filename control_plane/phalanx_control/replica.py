@@ -36,6 +36,7 @@ from phalanx_control.service.follow import Follower
 from phalanx_control.service.forward import LeaderForwarder
 from phalanx_control.service.gate import Gate
 from phalanx_control.service.log_sources import Directory
+from phalanx_control.service.node_desk import NodeDesk
 from phalanx_control.service.parts import Parts
 from phalanx_control.service.pictures import StatePictures, load_price_book
 from phalanx_control.service.queries import Queries
@@ -207,6 +208,7 @@ class Replica:
             follower=Follower(controller, self._hub, queries, self._pictures, self._log),
             submit=SubmitChecks(client_blobs, self._reach),
             fabric=FabricDesk(controller),
+            nodes=NodeDesk(controller, queries),
             webhooks=self._webhooks,
             about=AboutServer(
                 controller=controller,

@@ -161,23 +161,27 @@ def gang_view(state: State, gang: Gang, facts: LiveFacts) -> GangView:
 def node_view(state: State, node: Node, facts: LiveFacts) -> NodeView:
     """Returns one node, with the state and the holder of each of its GPUs."""
     info = node.info
+    on_node = queries.gangs_on(state, info.node_id)
     return NodeView(
         node_id=info.node_id,
         hostname=info.hostname,
-        state=node.state.value,
+        state=node.shown_state.value,
         pool=info.pool,
         agent_version=info.agent_version,
         data_address=info.data_address,
         cpus=info.cpus,
         memory_bytes=info.memory_bytes,
         last_seen_ms=facts.last_seen_ms.get(info.node_id, 0),
-        gpus=_gpus(state, node),
+        gpus=_gpus(state, node, on_node),
+        reason=queries.cordon_in_words(node),
+        drain_until_ms=node.cordon.deadline_wall_ms if node.cordon is not None else 0,
+        gangs=len(on_node),
     )
 
 
-def _gpus(state: State, node: Node) -> tuple[GpuView, ...]:
+def _gpus(state: State, node: Node, on_node: tuple[Gang, ...]) -> tuple[GpuView, ...]:
     holders: dict[str, Gang] = {}
-    for gang in queries.gangs_on(state, node.info.node_id):
+    for gang in on_node:
         member = queries.member_on(gang, node.info.node_id)
         for gpu in member.member.gpus if member is not None else ():
             holders.setdefault(gpu, gang)

@@ -264,6 +264,15 @@ class Client:
     def list_nodes(self) -> tuple[NodeView, ...]:
         return tuple(wire.from_proto(NodeView, n) for n in self._unary("ListNodes", _EMPTY).nodes)
 
+    def set_node_state(self, node_id: str, state: str, *, reason: str = "", deadline_ms: int = -1) -> NodeView:
+        """Cordons, drains ("draining") or gives back ("ready") a node, and returns what it is then.
+
+        ``deadline_ms``: how long calls may still run on a node that drains; negative: what was said before, or ten
+        minutes. Raises NotFoundError, AuthError where the caller is no admin of the cell.
+        """
+        request = control_pb2.NodeStateRequest(node_id=node_id, state=state, reason=reason, deadline_in_ms=deadline_ms)
+        return wire.from_proto(NodeView, self._unary("SetNodeState", request))
+
     def topology(self, node_id: str) -> NodeTopology:
         """Returns what a node looks like. Raises NotFoundError where the node, or its topology, is not known."""
         from phalanx.core.topology.codec import from_json  # few programs ask

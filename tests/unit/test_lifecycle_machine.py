@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from phalanx.core import messages as m
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.spec import Limits, Retrying
-from phalanx.core.states import CallState, Cause, GangState, Outcome, Phase
+from phalanx.core.states import CallState, Cause, GangState, NodeState, Outcome, Phase
 from phalanx_control.lifecycle.decide import decide
 from phalanx_control.metering.filed import sums_of
 from phalanx_control.state import commands as c
@@ -300,6 +300,17 @@ class Core(RuleBasedStateMachine):
         held = [] if rebooted else self._held(node_id)
         self.world.hello(info, *held)
 
+    @rule(
+        node_id=st.sampled_from(NODES),
+        state=st.sampled_from([NodeState.READY, NodeState.CORDONED, NodeState.DRAINING]),
+        deadline_ms=st.sampled_from([None, 0, 5_000]),
+    )
+    def admin_says(self, node_id: str, state: NodeState, deadline_ms: int | None) -> None:
+        said = c.SetNodeState(node_id=node_id, state=state, by="ana", deadline_in_ms=deadline_ms)
+        self.world.do(said)
+        again = self.world.do(said)
+        assert deadline_ms or "NodeCordoned" not in self.world.kinds(again)
+
     def _held(self, node_id: str) -> list[Gang]:
         found = (g for g in self.gangs() if g.state is not GangState.RESERVED)
         return [g for g in found if any(k.member.node_id == node_id and not k.ended for k in g.members)]
@@ -376,6 +387,7 @@ class Core(RuleBasedStateMachine):
 
     def _heal(self) -> None:
         for node_id in NODES:
+            self.world.do(c.SetNodeState(node_id=node_id, state=NodeState.READY, by="ana"))
             self.world.hello(self.world.state.nodes[node_id].info, *self._held(node_id))
 
     def _everybody_does_their_part(self) -> None:

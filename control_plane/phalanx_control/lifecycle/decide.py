@@ -10,7 +10,19 @@ from typing import Any
 
 from phalanx.core import messages
 from phalanx.core.errors import VersionError
-from phalanx_control.lifecycle import calls, clients, fabric, filing, functions, gangs, nodes, tick, tokens, webhooks
+from phalanx_control.lifecycle import (
+    calls,
+    clients,
+    cordons,
+    fabric,
+    filing,
+    functions,
+    gangs,
+    nodes,
+    tick,
+    tokens,
+    webhooks,
+)
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler import cycle
 from phalanx_control.state import commands
@@ -50,6 +62,7 @@ _RULES: dict[type, Callable[[Draft, Any], None]] = {
     commands.CreateJoinToken: tokens.create_join,
     commands.UseJoinToken: tokens.use_join,
     commands.SetFabric: fabric.set_fabric,
+    commands.SetNodeState: cordons.set_state,
     commands.Submit: clients.submit,
     commands.Cancel: clients.cancel,
     commands.AgentSaid: _agent_said,

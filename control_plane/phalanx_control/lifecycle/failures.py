@@ -3,7 +3,7 @@
 user exception, out of memory, timeout   eat the user's ``retries``, and are retried where ``retry_on`` names them
 a value that cannot travel               not retried unless it is named: the next would not travel either
 infrastructure                           at most three more attempts, free, where ``retries`` are on
-preempted                                free, without limit
+preempted                                free, without limit; by a drained node only what may run more than once
 third gang that died under the call      POISON, whatever the cause
 direct calls                             never rerun: their arguments were never in the log
 
@@ -26,6 +26,8 @@ from phalanx_control.state.model import BodyRef, Call
 
 INFRASTRUCTURE_CAP = 3
 POISON_GANGS = 3
+DRAINED = "NodeDrainedError"
+"""The type of what ends a call on a node that an admin drains."""
 _PLATFORMS_OWN = Retrying()
 """How failures that are nobody's fault are tried again."""
 _IN_VAIN = (class_name(SerializationError),)
@@ -66,6 +68,8 @@ def _final_error(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -
         return _poison(call, error, killed_gang)
     if call.direct:
         return error
+    if is_drain(error) and call.state in _MAY_HAVE_RUN and not runs_again(draft, call):
+        return outcome_unknown(call, error)
     if error.cause is Cause.PREEMPTED:
         return None
     if error.cause.eats_user_retries:
@@ -94,6 +98,11 @@ def _retrying(draft: Draft, call: Call) -> Retrying:
 def _is_retried(draft: Draft, call: Call, error: ErrorInfo) -> bool:
     retry_on = _retrying(draft, call).retry_on
     return is_one_of(error, retry_on) if retry_on else not is_one_of(error, _IN_VAIN)
+
+
+def is_drain(error: ErrorInfo | None) -> bool:
+    """Says whether an admin's drain of a node ended it."""
+    return error is not None and error.cause is Cause.PREEMPTED and error.type_name == DRAINED
 
 
 def names_culprit(error: ErrorInfo) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from phalanx.core.messages import Counter
 from phalanx.core.states import Cause
 from phalanx_control.lifecycle.draft import Draft
+from phalanx_control.lifecycle.failures import is_drain
 from phalanx_control.state import events
 from phalanx_control.state.model import Gang, LedgerLine
 
@@ -62,11 +63,13 @@ def opened(draft: Draft, gang: Gang) -> None:
 
 
 def close(draft: Draft, gang: Gang) -> None:
-    """Closes every line of a gang. Credited: lost to infrastructure, or never started and not by the user's fault."""
+    """Closes every line of a gang. Credited: lost to infrastructure or with a drained node, or never started and not by
+    the user's fault."""
     cause = gang.error.cause if gang.error is not None else None
     never_started = not all(m.ready for m in gang.members)
     users_fault = cause is not None and cause.eats_user_retries
-    credited = cause is Cause.INFRASTRUCTURE or (never_started and not users_fault)
+    lost = cause is Cause.INFRASTRUCTURE or is_drain(gang.error)
+    credited = lost or (never_started and not users_fault)
     for member in gang.members:
         draft.add(
             events.MeterClosed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import CallState, Cause, GangState
-from phalanx_control.lifecycle import calls, deadlines, failures, gangs, keys, meter, nodes
+from phalanx_control.lifecycle import calls, cordons, deadlines, failures, gangs, keys, meter, nodes
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.state import queries
 from phalanx_control.state.commands import CountersSeen, Tick
@@ -21,6 +21,7 @@ def tick(draft: Draft, command: Tick) -> None:
     for gang in sorted(draft.state.gangs.values(), key=lambda g: g.fence):
         _limit_start(draft, gang)
         _overrule_silent_agent(draft, gang, paused_ms=command.paused_ms.get(gang.id, 0))
+    cordons.end_drained(draft)
     deadlines.end_overdue(draft)
     keys.forget_old(draft)
     for gang_id, idle_ms in sorted(command.gang_idle_ms.items()):

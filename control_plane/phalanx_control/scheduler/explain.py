@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from phalanx.core.played import asks_for_played
+from phalanx.core.states import NodeState
 from phalanx_control.scheduler.candidates import Candidates
 from phalanx_control.scheduler.fit import candidates_for, find_place
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
-from phalanx_control.scheduler.words import count_gpus, count_nodes
+from phalanx_control.scheduler.words import count_gpus, count_nodes, some_words
 from phalanx_control.state.model import Gang, State
+from phalanx_control.state.queries import cordon_in_words
 
 _HOLDERS_NAMED = 3
+_CLOSED_NAMED = 2
 
 
 def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
@@ -26,14 +29,26 @@ def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str]
         return f"waits for a first {'played node: `gpuctl topo simulate` starts some' if played else 'node to join'}"
     usable = [room for room in known if room.open]
     if not usable:
-        states = ", ".join(sorted(f"{room.id} is {room.node.state.value}" for room in known))
-        return f"no node takes work: {states}"
+        return f"no node takes work: {some_words([_closed(room) for room in known], _CLOSED_NAMED)}"
     asks = count_gpus(need.gpus or need.share, need.model) if need.gpus or need.share else _cpu_words(need)
     if kept and find_place(need, rooms) is not None:
         return f"needs {asks}, free only where nodes are kept for an older call"
     if need.gpus:
-        return _whole(state, need, rooms, usable)
-    return f"needs {asks}; none of {len(usable)} nodes has that free"
+        return _whole(state, need, rooms, usable) + _cordoned(need, known)
+    return f"needs {asks}; none of {len(usable)} nodes has that free{_cordoned(need, known)}"
+
+
+def _closed(room: NodeRoom) -> str:
+    """Says why a node takes no work."""
+    why = cordon_in_words(room.node) if room.node.state is NodeState.READY else ""
+    return f"{room.id} is {why or room.node.state.value}"
+
+
+def _cordoned(need: Need, known: list[NodeRoom]) -> str:
+    """Names the nodes that admins took out of use and that have what is asked for free; "" where there are none."""
+    shut = [r for r in known if r.node.cordon is not None and r.node.state is NodeState.READY]
+    able = [_closed(room) for room in shut if not need.gpus or room.count_free(need.model)]
+    return f"; {some_words(able, _CLOSED_NAMED)}" if able else ""
 
 
 def _cpu_words(need: Need) -> str:

@@ -56,7 +56,7 @@ def _gone(rooms: Rooms, state: State) -> None:
 
 
 def _is_same(known: Node, node: Node) -> bool:
-    return known.info is node.info and known.state is node.state and known.marks == node.marks
+    return known.info is node.info and known.takes_work is node.takes_work and known.marks == node.marks
 
 
 def _look_again(rooms: Rooms, known: Gang, gang: Gang, state: State) -> None:

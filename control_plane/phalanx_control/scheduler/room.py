@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from phalanx.core import played
 from phalanx.core.messages import GpuInfo
 from phalanx.core.spec import FunctionSpec
-from phalanx.core.states import NodeState
 from phalanx.core.topology.names import natural_key
 from phalanx_control.scheduler.cell_fabric import CellFabric, Spot, cell_fabric
 from phalanx_control.state.model import Gang, MemberState, Node, State
@@ -89,7 +88,7 @@ class NodeRoom:
 
     @property
     def open(self) -> bool:
-        return self.node.state is NodeState.READY
+        return self.node.takes_work
 
     @property
     def gpus(self) -> list[GpuRoom]:

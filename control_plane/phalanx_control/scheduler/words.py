@@ -78,3 +78,9 @@ def count_gpus(count: float, model: str = "") -> str:
 def count_nodes(count: int) -> str:
     """Writes ``1 node``, ``3 nodes``."""
     return f"{count} node{'' if count == 1 else 's'}"
+
+
+def some_words(texts: Sequence[str], most: int) -> str:
+    """Writes the first few of a list: ``a, b and 3 more``."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")

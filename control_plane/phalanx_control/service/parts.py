@@ -9,6 +9,7 @@ from phalanx_control.service.enrol import Enrolment
 from phalanx_control.service.fabric import FabricDesk
 from phalanx_control.service.follow import Follower
 from phalanx_control.service.log_sources import Directory
+from phalanx_control.service.node_desk import NodeDesk
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.service.queries import Queries
 from phalanx_control.service.server_info import AboutServer
@@ -29,4 +30,5 @@ class Parts:
     submit: SubmitChecks
     about: AboutServer
     fabric: FabricDesk
+    nodes: NodeDesk
     webhooks: WebhookDesk

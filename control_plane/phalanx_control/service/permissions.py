@@ -56,6 +56,7 @@ RPCS: dict[str, Row] = {
     CONTROL + "GetDebugSources": Row(Need.MEMBER),
     CONTROL + "GetCallInput": Row(Need.MEMBER),
     CONTROL + "ListNodes": Row(Need.VIEWER),
+    CONTROL + "SetNodeState": Row(Need.ADMIN, to_leader=True),
     CONTROL + "GetTopology": Row(Need.VIEWER),
     CONTROL + "SetFabric": Row(Need.ADMIN, to_leader=True),
     CONTROL + "GetFabric": Row(Need.VIEWER),

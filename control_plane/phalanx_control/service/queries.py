@@ -152,6 +152,13 @@ class Queries:
         views = (self._pictures.node(state, state.nodes[node_id]) for node_id in sorted(state.nodes, key=natural_key))
         return tuple(masked_node(state, view, _workspace()) for view in views)
 
+    def node(self, node_id: str) -> NodeView:
+        """Returns one node. Raises NotFoundError."""
+        node = self._state.nodes.get(node_id)
+        if node is None:
+            raise NotFoundError(f"no node {node_id[:80]!r}", hint="gpuctl nodes")
+        return masked_node(self._state, self._pictures.node(self._state, node), _workspace())
+
     def topology(self, node_id: str) -> str:
         """Returns the node's topology as its agent wrote it. Raises NotFoundError, naming the nodes that there are."""
         node = self._state.nodes.get(node_id)

@@ -35,6 +35,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         self._submit = parts.submit
         self._about = parts.about
         self._fabric = parts.fabric
+        self._nodes = parts.nodes
         self._webhooks = parts.webhooks
 
     async def GetServerInfo(self, request: control_pb2.Empty, context: Any) -> control_pb2.ServerInfo:
@@ -165,6 +166,9 @@ class SdkApi(control_pb2_grpc.ControlServicer):
 
     async def ListNodes(self, request: control_pb2.Empty, context: Any) -> control_pb2.NodeList:
         return control_pb2.NodeList(nodes=[wire.to_proto(view) for view in self._queries.nodes()])
+
+    async def SetNodeState(self, request: control_pb2.NodeStateRequest, context: Any) -> control_pb2.NodeView:
+        return wire.to_proto(await self._nodes.set_state(request))
 
     async def GetTopology(self, request: control_pb2.NodeId, context: Any) -> control_pb2.TopologyText:
         text = self._queries.topology(request.node_id)

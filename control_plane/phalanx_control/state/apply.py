@@ -77,6 +77,16 @@ def _node_state_changed(state: State, event: events.NodeStateChanged, log_ms: in
     return replace(state, nodes=state.nodes.set(event.node_id, node))
 
 
+def _node_cordoned(state: State, event: events.NodeCordoned, _: int) -> State:
+    node = replace(state.nodes[event.node_id], cordon=event.cordon)
+    return replace(state, nodes=state.nodes.set(event.node_id, node))
+
+
+def _node_uncordoned(state: State, event: events.NodeUncordoned, _: int) -> State:
+    node = replace(state.nodes[event.node_id], cordon=None)
+    return replace(state, nodes=state.nodes.set(event.node_id, node))
+
+
 def _node_left(state: State, event: events.NodeLeft, _: int) -> State:
     return replace(state, nodes=state.nodes.delete(event.node_id))
 
@@ -264,6 +274,8 @@ _STEPS: dict[type, Step] = {
     events.NodeJoined: _node_joined,
     events.NodeStateChanged: _node_state_changed,
     events.NodeLeft: _node_left,
+    events.NodeCordoned: _node_cordoned,
+    events.NodeUncordoned: _node_uncordoned,
     events.GpuMarked: _gpu_marked,
     events.FabricSet: _fabric_set,
     events.DirectCallsCounted: _direct_calls_counted,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from phalanx.core.messages import CallTerms, Counter, FromAgent
 from phalanx.core.spec import FunctionSpec
+from phalanx.core.states import NodeState
 from phalanx_control.state.events import WebhookTry
 from phalanx_control.state.model import SCHEMA_VERSION, BodyRef, FiledSum, Owner
 
@@ -75,6 +76,20 @@ class SetFabric:
     """``fabric`` as JSON; "" forgets it."""
 
     fabric: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetNodeState:
+    """An admin's word on a node: READY takes work, CORDONED nothing new, and of a DRAINING one everything ends.
+
+    ``deadline_in_ms``: how long calls that run may still take; 0 at once, None what was said before, or the default.
+    """
+
+    node_id: str
+    state: NodeState
+    by: str
+    reason: str = ""
+    deadline_in_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +207,7 @@ Command = (
     | CreateJoinToken
     | UseJoinToken
     | SetFabric
+    | SetNodeState
     | Submit
     | Cancel
     | AgentSaid

@@ -12,7 +12,7 @@ import msgspec
 from phalanx.core.messages import ErrorInfo, NodeInfo
 from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import GpuState, NodeState
-from phalanx_control.state.model import App, BodyRef, Call, FiledSum, Function, Gang, KeyUse, Record, Token
+from phalanx_control.state.model import App, BodyRef, Call, Cordon, FiledSum, Function, Gang, KeyUse, Record, Token
 
 
 class Event(Record, frozen=True, tag_field="kind"):
@@ -72,6 +72,18 @@ class NodeLeft(Event, frozen=True, tag=True):
     """Its agent ended for good, and no gang has a member there any more: forgotten, until it should join again."""
 
     node_id: str
+
+
+class NodeCordoned(Event, frozen=True, tag=True):
+    """It takes nothing new from now on, or drains; in place of what was said before."""
+
+    node_id: str
+    cordon: Cordon
+
+
+class NodeUncordoned(Event, frozen=True, tag=True):
+    node_id: str
+    by: str = ""
 
 
 class GpuMarked(Event, frozen=True, tag=True):
@@ -392,6 +404,8 @@ AnyEvent = (
     | CallOverdue
     | KeyTaken
     | KeysForgotten
+    | NodeCordoned
+    | NodeUncordoned
 )
 
 Events = tuple[AnyEvent, ...]
@@ -408,6 +422,8 @@ SINCE: dict[type, int] = {
     KeysForgotten: 5,
     WebhooksTried: 7,
     WebhookSecretRotated: 7,
+    NodeCordoned: 8,
+    NodeUncordoned: 8,
 }
 """The schema version that brought a kind; 1 for all others."""
 NAMED_NODE_SCHEMA = 4

@@ -19,7 +19,7 @@ from phalanx_control.state.ordered import Tree, build
 from phalanx_control.state.untold import Untold
 from phalanx_control.state.untold import build as build_untold
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """What this program reads. `events.SINCE` says which kinds came with which version."""
 
 
@@ -202,7 +202,21 @@ class GpuMark(Record, frozen=True):
     since_ms: int
 
 
+class Cordon(Record, frozen=True):
+    """Why a node takes nothing new: CORDONED, or DRAINING, when what runs there ends too."""
+
+    state: NodeState
+    reason: str = ""
+    by: str = ""
+    wall_ms: int = 0
+    deadline_ms: int = 0
+    """Of a node that drains: when calls that still run there are ended."""
+    deadline_wall_ms: int = 0
+
+
 class Node(Record, frozen=True):
+    """``state`` says whether it is heard: READY, SUSPECT or LOST. ``cordon`` holds whatever becomes of that."""
+
     info: NodeInfo
     state: NodeState = NodeState.READY
     marks: dict[str, GpuMark] = {}
@@ -210,6 +224,17 @@ class Node(Record, frozen=True):
     direct_epoch: int = 0
     """The agent process whose reports of direct calls were taken last, and the number of its last one."""
     direct_seq: int = 0
+    cordon: Cordon | None = None
+
+    @property
+    def takes_work(self) -> bool:
+        """Says whether new gangs may be placed on it."""
+        return self.state is NodeState.READY and self.cordon is None
+
+    @property
+    def shown_state(self) -> NodeState:
+        """Returns what people are told: a node that is not heard is that first."""
+        return self.cordon.state if self.cordon is not None and self.state is NodeState.READY else self.state
 
 
 class LedgerLine(Record, frozen=True):

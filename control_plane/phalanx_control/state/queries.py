@@ -10,7 +10,7 @@ from hashlib import sha256
 from msgspec import structs
 
 from phalanx.core.spec import FunctionSpec
-from phalanx.core.states import CallState, GangState, GpuState
+from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx_control.state import ordered
 from phalanx_control.state.model import Call, Function, Gang, KeyUse, LedgerLine, MemberState, Node, State
 
@@ -87,6 +87,16 @@ def gpu_state(node: Node, gpu: str, holder: Gang | None) -> tuple[GpuState, str]
     if holder.state in WARM:
         return GpuState.HELD, ""
     return GpuState.CLEANING, holder.stop_reason
+
+
+def cordon_in_words(node: Node) -> str:
+    """Returns who took a node out of use and why, as ``cordoned by ana: a fan is loud``; "" where nobody did."""
+    cordon = node.cordon
+    if cordon is None:
+        return ""
+    what = "drained" if cordon.state is NodeState.DRAINING else "cordoned"
+    by = f" by {cordon.by}" if cordon.by else ""
+    return f"{what}{by}: {cordon.reason}" if cordon.reason else f"{what}{by}"
 
 
 def gangs_of(state: State, function_id: str, workspace: str = "") -> tuple[Gang, ...]:

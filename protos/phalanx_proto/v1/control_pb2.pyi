@@ -358,7 +358,7 @@ class GpuView(_message.Message):
     def __init__(self, info: _Optional[_Union[_common_pb2.GpuInfo, _Mapping]] = ..., gang_id: _Optional[str] = ..., function: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
 class NodeView(_message.Message):
-    __slots__ = ("node_id", "hostname", "state", "pool", "agent_version", "data_address", "cpus", "memory_bytes", "last_seen_ms", "gpus")
+    __slots__ = ("node_id", "hostname", "state", "pool", "agent_version", "data_address", "cpus", "memory_bytes", "last_seen_ms", "gpus", "reason", "drain_until_ms", "gangs")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +369,9 @@ class NodeView(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    GANGS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hostname: str
     state: str
@@ -379,13 +382,28 @@ class NodeView(_message.Message):
     memory_bytes: int
     last_seen_ms: int
     gpus: _containers.RepeatedCompositeFieldContainer[GpuView]
-    def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., state: _Optional[str] = ..., pool: _Optional[str] = ..., agent_version: _Optional[str] = ..., data_address: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ...) -> None: ...
+    reason: str
+    drain_until_ms: int
+    gangs: int
+    def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., state: _Optional[str] = ..., pool: _Optional[str] = ..., agent_version: _Optional[str] = ..., data_address: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., reason: _Optional[str] = ..., drain_until_ms: _Optional[int] = ..., gangs: _Optional[int] = ...) -> None: ...
 
 class NodeList(_message.Message):
     __slots__ = ("nodes",)
     NODES_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeView]
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ...) -> None: ...
+
+class NodeStateRequest(_message.Message):
+    __slots__ = ("node_id", "state", "reason", "deadline_in_ms")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    state: str
+    reason: str
+    deadline_in_ms: int
+    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., deadline_in_ms: _Optional[int] = ...) -> None: ...
 
 class NodeId(_message.Message):
     __slots__ = ("node_id",)

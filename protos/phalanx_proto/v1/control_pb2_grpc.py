@@ -126,6 +126,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.NodeList.FromString,
                 _registered_method=True)
+        self.SetNodeState = channel.unary_unary(
+                '/phalanx.v1.Control/SetNodeState',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeStateRequest.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.NodeView.FromString,
+                _registered_method=True)
         self.GetTopology = channel.unary_unary(
                 '/phalanx.v1.Control/GetTopology',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeId.SerializeToString,
@@ -312,6 +317,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetNodeState(self, request, context):
+        """An admin takes a node out of use, or gives it back. Answers with what it is then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTopology(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -488,6 +500,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeList.SerializeToString,
+            ),
+            'SetNodeState': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetNodeState,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.NodeStateRequest.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.NodeView.SerializeToString,
             ),
             'GetTopology': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTopology,
@@ -1041,6 +1058,33 @@ class Control(object):
             '/phalanx.v1.Control/ListNodes',
             phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.NodeList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetNodeState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/SetNodeState',
+            phalanx__proto_dot_v1_dot_control__pb2.NodeStateRequest.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.NodeView.FromString,
             options,
             channel_credentials,
             insecure,

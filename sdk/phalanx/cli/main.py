@@ -47,6 +47,9 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Cluster",
         (
             ("nodes", "Nodes and their GPUs."),
+            ("cordon", "Place nothing new on nodes."),
+            ("drain", "Let what runs on nodes end, and place nothing new there."),
+            ("uncordon", "Give nodes back to work."),
             ("topo", "What connects the GPUs of nodes, and which are best together."),
             ("cost", "What was used and what it costs, by call, function, user or phase."),
             ("open", "A link that signs you in to the live page."),

@@ -101,6 +101,11 @@ class NodeView:
     memory_bytes: int = 0
     last_seen_ms: int = 0
     gpus: tuple[GpuView, ...] = ()
+    reason: str = ""
+    """Who cordoned or drains it, and why."""
+    drain_until_ms: int = 0
+    """Of a node that drains: when calls that still run there are ended."""
+    gangs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

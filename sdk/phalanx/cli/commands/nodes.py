@@ -7,9 +7,10 @@ import click
 from phalanx.cli import text
 from phalanx.cli.options import Command, Session
 from phalanx.core.clock import SystemClock
+from phalanx.core.states import NodeState
 from phalanx.core.views import GpuView, NodeView
 
-NODE_COLUMNS = ("NODE", "STATE", "GPUS", "FREE", "MODEL", "CPUS", "MEMORY", "POOL", "SEEN")
+NODE_COLUMNS = ("NODE", "STATE", "GPUS", "FREE", "MODEL", "CPUS", "MEMORY", "POOL", "SEEN", "WHY")
 GPU_COLUMNS = ("NODE", "GPU", "STATE", "MODEL", "MEMORY", "FUNCTION", "USER", "GANG", "WHY")
 
 
@@ -43,7 +44,19 @@ def _node_row(node: NodeView, now_ms: int) -> tuple[str, ...]:
         text.size(node.memory_bytes) if node.memory_bytes else "-",
         node.pool,
         seen,
+        why(node, now_ms) or "-",
     )
+
+
+def why(node: NodeView, now_ms: int) -> str:
+    """Returns who took a node out of use and how far its drain has come; "" for one that takes work."""
+    if not node.reason or node.state != NodeState.DRAINING:
+        return node.reason
+    if not node.gangs:
+        return f"{node.reason}; nothing runs there any more"
+    left_ms = max(0, node.drain_until_ms - now_ms)
+    when = f"calls may run for {text.duration(left_ms)} more" if left_ms else "being ended"
+    return f"{node.reason}; {text.count(node.gangs, 'gang')} left, {when}"
 
 
 def _gpu_row(node: NodeView, gpu: GpuView) -> tuple[str, ...]:

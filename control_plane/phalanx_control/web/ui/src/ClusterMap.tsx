@@ -68,7 +68,7 @@ function Node({ node }: { node: NodeView }) {
   const box = `0 0 ${columns * (CELL + GAP) + GAP} ${rows * (CELL + GAP) + GAP}`;
   return (
     <div class={`node node-${node.state}`}>
-      <div class="node-head" title={`${node.hostname} ${node.data_address}`}>
+      <div class="node-head" title={node.reason || `${node.hostname} ${node.data_address}`}>
         <span class="mono">{node.node_id}</span>
         {node.state !== "ready" && <span class="node-state">{node.state}</span>}
       </div>

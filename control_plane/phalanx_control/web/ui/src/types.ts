@@ -45,6 +45,9 @@ export interface NodeView {
   readonly memory_bytes: number;
   readonly last_seen_ms: number;
   readonly gpus: readonly GpuView[];
+  readonly reason: string;
+  readonly drain_until_ms: number;
+  readonly gangs: number;
 }
 export const noNodeView: NodeView = {
   node_id: "",
@@ -57,6 +60,9 @@ export const noNodeView: NodeView = {
   memory_bytes: 0,
   last_seen_ms: 0,
   gpus: [],
+  reason: "",
+  drain_until_ms: 0,
+  gangs: 0,
 };
 
 export interface Body {
