@@ -45,8 +45,8 @@ class Target:
     name: str
     returns: str = ""
     direct: bool = True
-    """False where only the control plane may run it, because it counts retries, gives each call a gang of its own or
-    tells somebody of its end, or for terms of the call's own."""
+    """False where only the control plane may run it, because it counts retries, gives each call a gang of its own, runs
+    it again after it gave way or tells somebody of its end, or for terms of the call's own."""
     retries: int = 0
     retrying: Retrying = _AS_USUAL
     timeout_ms: int = 0
@@ -233,7 +233,7 @@ def target_of(function_id: str, spec: FunctionSpec) -> Target:
         function_id,
         spec.name,
         spec.returns,
-        limits.retries == 0 and not spec.fresh and not spec.webhook,
+        limits.retries == 0 and not spec.fresh and not spec.webhook and not spec.preemptible,
         terms=CallTerms(webhook=spec.webhook) if spec.webhook else _NO_TERMS,
         retries=limits.retries,
         retrying=limits.retrying,

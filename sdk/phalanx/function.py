@@ -177,6 +177,8 @@ def gpu_function(
     env: EnvSpec | None = ...,
     name: str | None = ...,
     webhook: str | None = ...,
+    priority: int = ...,
+    preemptible: bool = ...,
     app: App | None = ...,
 ) -> Decorator: ...
 
@@ -205,6 +207,8 @@ def gpu_function(
     env: EnvSpec | None = ...,
     name: str | None = ...,
     webhook: str | None = ...,
+    priority: int = ...,
+    preemptible: bool = ...,
     app: App | None = ...,
 ) -> AllDecorator: ...
 
@@ -234,6 +238,8 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     env: EnvSpec | None = None,
     name: str | None = None,
     webhook: str | None = None,
+    priority: int = 0,
+    preemptible: bool = False,
     app: App | None = None,
     **unknown: Any,
 ) -> Any:
@@ -257,6 +263,10 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     env: made with `phalanx.env`. name: instead of the function's own. app: collects it for `gpuctl deploy`.
     webhook: the address that is told when a call has ended, signed: see `phalanx.webhooks.verify`. Such calls go
     through the control plane.
+    priority: from -100 to 100, among the calls of one user: a step is worth ten minutes of waiting.
+    preemptible: its gangs may be ended when others need their GPUs, and its calls run again later, which eats no
+    retry; only such functions may use what is guaranteed to others (`gpuctl policy`). Their calls go through the
+    control plane.
 
     Raises InvalidSpecError on wrong use, TypeError for an option that does not exist, and NotBuiltError for one that
     does not exist yet. `Function.options` overrides some of them for single calls.
@@ -284,6 +294,8 @@ def gpu_function(  # noqa: PLR0913  the public decorator
         env=env,
         name=name,
         webhook=webhook,
+        priority=priority,
+        preemptible=preemptible,
     )
     if func is not None:
         return decorate(func, options, app)

@@ -42,6 +42,8 @@ class Options:
     env: EnvSpec | None = None
     name: str | None = None
     webhook: str | None = None
+    priority: int = 0
+    preemptible: bool = False
 
 
 def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> FunctionSpec:
@@ -69,7 +71,19 @@ def spec_for(func: Callable[..., Any], options: Options, *, app: str = "") -> Fu
         streams=is_generator(func),
         fresh=not _flag("reuse", options.reuse),
         webhook=webhook_url(options.webhook),
+        priority=_whole("priority", options.priority),
+        preemptible=_preemptible(func, options),
     )
+
+
+def _preemptible(func: Callable[..., Any], options: Options) -> bool:
+    wanted = _flag("preemptible", options.preemptible)
+    if wanted and is_generator(func):
+        raise InvalidSpecError(
+            f"preemptible=True: {default_name(func)} is a generator, and a stream that broke off is not run again",
+            hint="leave preemptible out",
+        )
+    return wanted
 
 
 def check_callable(func: object) -> None:

@@ -10,6 +10,7 @@ from phalanx.core.states import CallState, GangState
 from phalanx.core.webhooks import receiver_of
 from phalanx_control.state import events as ev
 from phalanx_control.state import ordered, untold
+from phalanx_control.state.amounts import standing_of
 from phalanx_control.state.apply import apply_batch
 from phalanx_control.state.model import State, from_jsonable, to_jsonable
 from phalanx_control.state.queries import STARTING, WARM, leases_by_gpu
@@ -28,13 +29,14 @@ def check_state(state: State) -> None:
 
 
 def check_indexes(state: State) -> None:
-    queued = {c.id: c.submitted_ms for c in state.calls.values() if c.state is CallState.QUEUED}
+    queued = {c.id: standing_of(state, c) for c in state.calls.values() if c.state is CallState.QUEUED}
     assert dict(state.queue) == queued
     assert dict(state.ended) == {c.id: c.ended_ms for c in state.calls.values() if c.state.terminal}
-    by_function: dict[str, list[ordered.Key]] = {}
+    lines: dict[str, dict[str, list[ordered.Key]]] = {}
     for call_id, ms in queued.items():
-        by_function.setdefault(state.calls[call_id].function_id, []).append((ms, call_id))
-    assert state.lines == Map({f: ordered.build(keys) for f, keys in by_function.items()})
+        call = state.calls[call_id]
+        lines.setdefault(call.function_id, {}).setdefault(call.owner.user, []).append((ms, call_id))
+    assert state.lines == Map({f: Map({u: ordered.build(k) for u, k in users.items()}) for f, users in lines.items()})
     live = (c for c in state.calls.values() if c.deadline_ms and not c.state.terminal)
     assert list(ordered.in_order(state.deadlines)) == sorted((c.deadline_ms, c.id) for c in live)
     assert list(ordered.in_order(state.keys_line)) == sorted((use.until_ms, name) for name, use in state.keys.items())

@@ -35,6 +35,8 @@ SPECS = (
     spec("half", gpus=0.5, limits=LIMITS),
     spec("once", gpus=1, limits=replace(LIMITS, retries=0)),
     spec("cpu", gpus=0, limits=LIMITS),
+    replace(spec("spot", gpus=2, limits=LIMITS), preemptible=True),
+    replace(spec("urgent", gpus=4, limits=LIMITS), priority=3),
 )
 ONCE = next(i for i, one in enumerate(SPECS) if one.name == "once")
 NODES = ("n1", "n2")
@@ -44,6 +46,12 @@ ERRORS = (
     m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="lost", signal=9),
     m.ErrorInfo(cause=Cause.OUT_OF_MEMORY, message="oom"),
     m.ErrorInfo(cause=Cause.PREEMPTED, message="preempted"),
+)
+POLICIES = (
+    "",
+    '{"min_runtime": 0}',
+    '{"half_life": "1s", "workspaces": {"default": {"gpus": 3, "limit": 6}}}',
+    '{"min_runtime": "5s", "workspaces": {"other": {"gpus": 4}, "default": {"users": {"ana": {"limit": 5}}}}}',
 )
 TERMS = (
     m.CallTerms(deadline_in_ms=1_000),
@@ -133,6 +141,10 @@ class Core(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         self.world.schedule()
+
+    @rule(policy=st.sampled_from(POLICIES))
+    def policy_is_set(self, policy: str) -> None:
+        self.world.do(c.SetPolicy(policy=policy))
 
     @rule(ms=st.sampled_from([10, 1_500, 6_000, 30_000, 86_400_000]))
     def time_passes(self, ms: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from phalanx.core.topology.node import Health, Link, NodeTopology
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.reserve import nodes_kept_for
+from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.scheduler.room import rooms_of
 from tests.support.builders import World, call_id, node_info, spec
 from tests.support.cells import looks_like
@@ -63,4 +63,6 @@ def test_the_node_that_has_the_memory_is_kept_rather_than_the_one_with_more_free
 def test_no_played_node_is_kept_for_a_function_without_gpus() -> None:
     world = World(node_info("n1"), node_info("p1", model="played H100"))
     need = Need(spec=spec(gpus=0), workspace="default")
-    assert nodes_kept_for(need, rooms_of(world.state)) == {"n1"}
+    found = reservation_for(world.state, need, rooms_of(world.state), world.log_ms)
+    assert found is not None
+    assert found.nodes == {"n1"}

@@ -13,7 +13,7 @@ from phalanx_control.scheduler.capacity import ensure_possible
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import find_place
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.reserve import nodes_kept_for
+from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.state import commands as c
 from phalanx_control.state import events
 from tests.support.builders import ANA, World, node_info, spec
@@ -51,7 +51,9 @@ def test_it_waits_for_that_node_though_others_are_free() -> None:
     made.hold("b", 0, 1, 2)
     assert find_place(need("b"), made.rooms) is None
     assert "needs 2 GPUs on b; best node b has 1 free of 4" in why_it_waits(made.world.state, need("b"), made.rooms)
-    assert nodes_kept_for(need("b"), made.rooms) == {"b"}
+    found = reservation_for(made.world.state, need("b"), made.rooms, 0)
+    assert found is not None
+    assert found.nodes == {"b"}
 
 
 def test_a_gang_larger_than_its_node_is_refused_and_so_is_a_node_that_is_not_there() -> None:

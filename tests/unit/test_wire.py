@@ -49,6 +49,7 @@ SPEC_CHOICES = {
     "returns": st.sampled_from(["rank0", "all"]),
     "name": st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20),
     "app": st.text(st.characters(categories=["L", "N"]), max_size=20),
+    "priority": st.integers(-spec.MAX_PRIORITY, spec.MAX_PRIORITY),
     "webhook": st.sampled_from(["", "https://example.com/hooks?a=b"]),
 }
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {

@@ -127,8 +127,10 @@ def _cancelled_by_agent(draft: Draft, call: Call, message: CallFinished) -> None
 
 
 def _failed(draft: Draft, call: Call, said: AgentSaid, message: CallFinished) -> None:
-    error = message.error
-    if message.outcome is Outcome.TIMED_OUT:
+    error, gang = message.error, draft.gang(call.gang_id)
+    if gang is not None and gang.error is not None and gang.error.cause is Cause.PREEMPTED:
+        error = gang.error  # whatever its ranks raised: it was told to end
+    elif message.outcome is Outcome.TIMED_OUT:
         error = timeout_error(call, error)
     elif error.cause is Cause.CANCELLED:
         error = replace(error, cause=Cause.USER_EXCEPTION)

@@ -14,6 +14,7 @@ from phalanx.core.spec import check_retries
 from phalanx.core.states import CallState
 from phalanx_control.lifecycle import deadlines, gangs, keys, webhooks
 from phalanx_control.lifecycle.draft import Draft
+from phalanx_control.scheduler.accounts import ensure_allowed
 from phalanx_control.scheduler.capacity import ensure_possible
 from phalanx_control.state import events, queries
 from phalanx_control.state.commands import Cancel, Submit
@@ -44,6 +45,7 @@ def submit(draft: Draft, command: Submit) -> None:
     if keys.is_in_use(draft, function, command):
         return
     ensure_possible(draft.state, function.spec)
+    ensure_allowed(draft.state, function.spec, command.owner)
     call = _new_call(draft, function, command)
     draft.add(events.CallAccepted(call=call))
     keys.take(draft, function, command)

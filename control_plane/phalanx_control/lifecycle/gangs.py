@@ -63,7 +63,7 @@ def member_ready(draft: Draft, node_id: str, message: MemberReady) -> None:
 
 
 def next_waiting(draft: Draft, gang: Gang) -> Call | None:
-    """Returns the oldest queued call that the gang may run now."""
+    """Returns the queued call that stands first of those that the gang may run now."""
     first = queries.first_waiting(draft.state, gang.function_id, limit=_HEADS_TRIED)
     for call in (draft.state.calls[call_id] for _, call_id in first):
         if call.not_before_ms <= draft.now.log_ms and call.owner.workspace == gang.owner.workspace:

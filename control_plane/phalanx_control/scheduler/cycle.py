@@ -1,16 +1,17 @@
 """One scheduling pass: who of those that wait gets a warm gang, a new gang, or a sentence that says why not.
 
-    1 heads     the oldest queued calls, every function's head among them
-    2 snapshot  what is free, who is idle, what is already starting
+    1 snapshot  what is free, who is idle, what is already starting, what each account holds
+    2 order     whose turn it is: the account with the least share, its calls by time and priority
     3 reuse     an idle warm gang of the same function
     4 expect    a gang that is already starting for one of these calls
-    5 place     a new gang, all or nothing; for a head that has waited long, nodes are kept free
-    6 make room let idle gangs of other functions go, if that is enough
-    7 prefetch  behind the call that a busy gang runs, unless that might wait for it
-    8 explain   the stored reason, where it changed
+    5 place     a new gang, all or nothing, within the limits of its accounts
+    6 prefetch  behind the call that a busy gang runs, unless that might wait for it
+    7 make room let idle gangs go, or preemptible ones that must give way, if that is enough; what they leave is kept
+    8 reserve   for the first that cannot start: nothing that ends later than it could start goes where it waits
+    9 explain   the stored reason, where it changed
 
-First in, first out, except that later calls may pass one that cannot start, until it has waited 30 s: from then on
-nothing starts on the nodes that it waits for.
+Later calls may pass one that cannot start (backfill). Where it is known when that can start, they must have ended by
+then to use its nodes; where it is not, they may until it has waited for 30 s.
 """
 
 from __future__ import annotations
@@ -20,44 +21,44 @@ from dataclasses import dataclass
 from itertools import islice
 
 from phalanx.core.ids import new_gang_id
-from phalanx.core.states import GangState
+from phalanx.core.messages import ErrorInfo
+from phalanx.core.spec import FunctionSpec
+from phalanx.core.states import Cause, GangState
+from phalanx.policy import Path, shown
 from phalanx_control.lifecycle import gangs, meter
 from phalanx_control.lifecycle.draft import Draft
+from phalanx_control.scheduler.accounts import Accounts
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.reserve import nodes_kept_for
+from phalanx_control.scheduler.reserve import START_MS, Reservation, reservation_for
 from phalanx_control.scheduler.room import Line
-from phalanx_control.scheduler.space import gangs_to_drain
+from phalanx_control.scheduler.space import Leaving, room_after
+from phalanx_control.scheduler.turns import in_turn
 from phalanx_control.state import events, queries
+from phalanx_control.state.amounts import asked_by, held_by, standing_of
 from phalanx_control.state.commands import Schedule
 from phalanx_control.state.model import Call, Gang, MemberState
 
-WINDOW = 200
-PER_FUNCTION = 64
-AGEING_MS = 30_000
+WINDOW = 400
+"""So many calls are looked at in a pass."""
+PER_LINE = 64
+"""So many of each user and function."""
+PATIENCE_MS = 30_000
+ROOM_MADE = 16
+"""For so many calls of a pass it is tried to make room."""
 
 
 def schedule(draft: Draft, command: Schedule) -> None:
     """Places what waits; costs nothing when nothing does."""
     if not draft.state.queue:
         return
-    waiting = _heads(draft)
     run = _Pass(draft, command)
-    for call in waiting:
+    for call in run.in_turn():
         reason = run.serve(call)
         if reason and reason != call.reason:
             draft.add(events.CallWaits(call_id=call.id, reason=reason))
-
-
-def _heads(draft: Draft) -> list[Call]:
-    """Returns the oldest calls that wait, at most 200 and 64 of each function, and besides them every head."""
-    state = draft.state
-    window = list(islice(queries.in_queue_order(state, per_function=PER_FUNCTION), WINDOW))
-    heads = islice(queries.in_queue_order(state, per_function=1), WINDOW)
-    keys = sorted({*window, *heads})
-    return [state.calls[call_id] for _, call_id in keys]
 
 
 @dataclass(slots=True)
@@ -73,21 +74,20 @@ class _Pass:
 
     def __init__(self, draft: Draft, command: Schedule) -> None:
         self._draft = draft
-        self._idle_ms = command.gang_idle_ms
+        self._idle_ms = dict(command.gang_idle_ms)
         self._raw_ids: Iterator[bytes] = iter(command.raw_ids)
         self._rooms = picture_of(draft.state)
+        self._accounts = Accounts(draft.state, self._rooms, draft.now.log_ms)
         self._lines: dict[Line, _Gangs] = {}
         self._stuck: set[Line] = set()
-        self._kept: frozenset[str] = frozenset()
+        self._made = 0
+        self._promised: frozenset[str] = frozenset()
+        """Nodes on which gangs end for calls that stand before the others."""
+        self._reserved: Reservation | None = None
 
-    def _gangs(self, line: Line) -> _Gangs:
-        """Returns what the function had when the pass began."""
-        found = self._lines.get(line)
-        if found is None:
-            gangs = self._rooms.of_line.get(line, {}).values()
-            warm = sorted((g for g in gangs if g.state in queries.WARM), key=lambda g: g.fence)
-            found = self._lines[line] = _Gangs(warm, sum(g.state in queries.STARTING for g in gangs))
-        return found
+    def in_turn(self) -> Iterator[Call]:
+        """Yields the calls that this pass looks at."""
+        return islice(in_turn(self._draft.state, self._accounts, per_line=PER_LINE), WINDOW)
 
     def serve(self, call: Call) -> str:
         """Does what can be done for one call; returns why it still waits, or "" when it does not."""
@@ -100,19 +100,30 @@ class _Pass:
         if known.starting > 0:
             known.starting -= 1
             return "its gang is starting"
+        refused = self._refusal(call)
         behind = line in self._stuck
-        place = None if behind else self._place(call)
+        place = None if behind or refused else self._place(call)
         if place is not None:
             return self._reserve(call, place)
         if self._may_wait_at_a_gang(call) and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
             return ""
+        if refused:
+            return refused
         if behind:
             return f"waits behind earlier calls of {self._need(call).spec.name}"
         self._stuck.add(line)
         return self._make_room_or_explain(call)
 
-    def _need(self, call: Call) -> Need:
-        return Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
+    # ---- 3 and 6: warm gangs ----
+
+    def _gangs(self, line: Line) -> _Gangs:
+        """Returns what the function had when the pass began."""
+        found = self._lines.get(line)
+        if found is None:
+            gangs = self._rooms.of_line.get(line, {}).values()
+            warm = sorted((g for g in gangs if g.state in queries.WARM), key=lambda g: g.fence)
+            found = self._lines[line] = _Gangs(warm, sum(g.state in queries.STARTING for g in gangs))
+        return found
 
     def _may_wait_at_a_gang(self, call: Call) -> bool:
         """What runs there may wait for a call that was made from inside another, at whatever depth."""
@@ -120,22 +131,68 @@ class _Pass:
 
     def _use_warm(self, call: Call, line: Line, *, at_most: int) -> bool:
         """Gives the call to a warm gang with at most ``at_most`` logged calls; the longest idle first."""
+        barred = self._barred(call)
         fitting = [
             gang
             for gang in (self._draft.state.gangs[g.id] for g in self._gangs(line).warm)
-            if len(gang.calls) <= at_most and gang.state in queries.WARM and not self._is_kept(gang)
+            if len(gang.calls) <= at_most and gang.state in queries.WARM and not _is_on(gang, barred)
         ]
         if not fitting:
             return False
         gang = min(fitting, key=lambda g: (len(g.calls), g.id not in self._idle_ms, g.fence))
         gangs.assign(self._draft, call, gang)
+        self._idle_ms.pop(gang.id, None)
         return True
 
-    def _is_kept(self, gang: Gang) -> bool:
-        return any(m.member.node_id in self._kept for m in gang.members)
+    # ---- 5: places ----
+
+    def _need(self, call: Call) -> Need:
+        return Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
+
+    def _path(self, call: Call) -> Path:
+        return self._accounts.path(call.owner)
+
+    def _refusal(self, call: Call) -> str:
+        """Returns why the call's accounts may not have another gang; idle ones of theirs are let go for it."""
+        path, spec = self._path(call), self._draft.spec(call.function_id)
+        asked = asked_by(spec)
+        limited = self._accounts.limited(path, asked)
+        if limited is None:
+            return self._accounts.takes_guaranteed(path, spec)
+        self._let_own_go(limited, asked.gpus, spec.name)
+        return self._accounts.why_limited(limited, asked)
+
+    def _let_own_go(self, path: Path, gpus: float, name: str) -> None:
+        """Ends idle gangs of an account that is at its limit, if that makes room within it."""
+        limit, held = self._accounts.policy.account(path).limit, self._accounts.held(path).gpus
+        idle = [g for gang_id in self._idle_ms if (g := self._draft.state.gangs.get(gang_id)) is not None]
+        own = [g for g in idle if g.state is GangState.READY and not g.calls and self._is_of(g, path)]
+        ending: list[Gang] = []
+        for gang in sorted(own, key=lambda g: (-self._idle_ms[g.id], g.fence)):
+            if held + gpus <= limit:
+                break
+            held -= held_by(gang, self._draft.spec(gang.function_id)).gpus
+            ending.append(gang)
+        for gang in ending if held + gpus <= limit else ():
+            self._let_go(gang, f"idle, and {shown(path)} needs its GPUs for {name}, within its limit")
+
+    def _is_of(self, gang: Gang, path: Path) -> bool:
+        return self._accounts.path(gang.owner)[: len(path)] == path
+
+    def _barred(self, call: Call) -> frozenset[str]:
+        """Returns the nodes that a call may not use: those that others, who stand before it, wait for."""
+        reserved = self._reserved
+        if reserved is None or self._ends_before(call, reserved.at_ms):
+            return self._promised
+        return self._promised | reserved.nodes
+
+    def _ends_before(self, call: Call, at_ms: float) -> bool:
+        limits = self._draft.spec(call.function_id).limits
+        now = self._draft.now.log_ms
+        return bool(call.timeout_ms) and now + START_MS + call.timeout_ms + limits.grace_s * 1000 <= at_ms
 
     def _place(self, call: Call) -> Place | None:
-        return find_place(self._need(call), self._rooms, barred=self._kept)
+        return find_place(self._need(call), self._rooms, barred=self._barred(call))
 
     def _reserve(self, call: Call, place: Place) -> str:
         raw = next(self._raw_ids, None)
@@ -156,19 +213,78 @@ class _Pass:
             state_since_ms=draft.now.log_ms,
         )
         self._rooms.put(gang, draft.spec(gang.function_id))
+        self._accounts.hold(self._path(call), draft.spec(gang.function_id))
         draft.add(events.GangReserved(gang=gang))
         meter.opened(draft, gang)
         return "its gang is starting"
 
+    # ---- 7 to 9: those that cannot start ----
+
     def _make_room_or_explain(self, call: Call) -> str:
         need = self._need(call)
-        reason = why_it_waits(self._draft.state, need, self._rooms, kept=self._kept)
-        leaving = gangs_to_drain(self._draft.state, need, self._rooms, self._idle_ms, barred=self._kept)
-        for gang in leaving or ():
-            gangs.drain(self._draft, gang.id, f"idle, and its GPUs are needed by {need.spec.name}", calls_finish=True)
-        if not self._kept and self._waited_ms(call) > AGEING_MS:
-            self._kept = nodes_kept_for(need, self._rooms)
+        barred = self._barred(call)
+        reason = why_it_waits(self._draft.state, need, self._rooms, kept=barred)
+        leaving = self._leaving(call, need, barred)
+        if leaving is None:
+            self._reserve_nodes(call, need)
+            return reason
+        for gang in leaving.gangs:
+            self._end_for(gang, call, need)
+        self._promised |= leaving.nodes
         return reason
 
-    def _waited_ms(self, call: Call) -> int:
-        return self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
+    def _leaving(self, call: Call, need: Need, barred: frozenset[str]) -> Leaving | None:
+        self._made += 1
+        if self._made > ROOM_MADE:
+            return None
+        victims = self._victims(call)
+        return room_after(self._draft.state, need, self._rooms, self._idle_ms, barred=barred, victims=victims)
+
+    def _victims(self, call: Call) -> dict[str, float]:
+        """Returns the gangs that must give way to the call, and the GPU milliseconds of work that end with each."""
+        state, now = self._draft.state, self._draft.now.log_ms
+        found: dict[str, float] = {}
+        for gang_id in self._rooms.preemptible:
+            gang, theirs = state.gangs[gang_id], self._rooms.gangs[gang_id].spec
+            if gang.state in queries.STARTING | queries.WARM and self._gives_way(gang, theirs, call):
+                began = [state.calls[c].started_ms for c in gang.calls if state.calls[c].started_ms]
+                found[gang_id] = held_by(gang, theirs).gpus * (now - min(began, default=now))
+        return found
+
+    def _gives_way(self, gang: Gang, spec: FunctionSpec, call: Call) -> bool:
+        accounts, path = self._accounts, self._path(call)
+        if self._draft.now.log_ms - gang.created_ms < accounts.policy.min_runtime_s * 1000:
+            return False
+        if path[0] != gang.owner.workspace and accounts.is_guaranteed(gang, spec):
+            return False
+        mine, theirs = accounts.without(gang, spec, path, self._draft.spec(call.function_id))
+        its_calls = (standing_of(self._draft.state, self._draft.call(call_id)) for call_id in gang.calls)
+        own_ms, their_ms = standing_of(self._draft.state, call), min(its_calls, default=self._draft.now.log_ms)
+        return (mine, own_ms) < (theirs, their_ms)
+
+    def _end_for(self, gang: Gang, call: Call, need: Need) -> None:
+        if gang.id in self._idle_ms and not gang.calls:
+            self._let_go(gang, f"idle, and its GPUs are needed by {need.spec.name}")
+            return
+        why = f"gave way to {need.spec.name} of {shown(self._path(call))}"
+        error = ErrorInfo(cause=Cause.PREEMPTED, type_name="Preempted", message=why)
+        gangs.drain(self._draft, gang.id, why, error=error)
+        self._accounts.give_back(gang, self._draft.spec(gang.function_id))
+
+    def _let_go(self, gang: Gang, why: str) -> None:
+        gangs.drain(self._draft, gang.id, why, calls_finish=True)
+        self._idle_ms.pop(gang.id, None)
+        self._accounts.give_back(gang, self._draft.spec(gang.function_id))
+
+    def _reserve_nodes(self, call: Call, need: Need) -> None:
+        """Only for the first that cannot start: more than one would leave nodes idle for too long."""
+        if self._reserved is not None:
+            return
+        found = reservation_for(self._draft.state, need, self._rooms, self._draft.now.log_ms)
+        waited_ms = self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
+        if found is not None and (found.is_known or waited_ms > PATIENCE_MS):
+            self._reserved = found
+
+
+def _is_on(gang: Gang, nodes: frozenset[str]) -> bool:
+    return bool(nodes) and any(m.member.node_id in nodes for m in gang.members)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from phalanx_control.scheduler.room import Rooms, rooms_of
 from phalanx_control.state.model import Gang, MemberState, Node, State
 
+_HALF_LIVES = 100
+"""After so many the picture is made anew: what it adds up for the past stays exact."""
+
 
 class _Kept:
     """The last picture of this process, and what it was made of."""
@@ -19,12 +22,18 @@ class _Kept:
 def picture_of(state: State) -> Rooms:
     """Returns the picture of every node. Whoever writes on it for good writes what the next state will say."""
     rooms = _Kept.rooms
-    if rooms is None or state.fabric != _Kept.state.fabric or not _has_nodes_of(rooms, state):
+    if rooms is None or _is_another(state, rooms) or not _has_nodes_of(rooms, state):
         rooms = rooms_of(state)
     else:
         _bring_up_to_date(rooms, state)
     _Kept.rooms, _Kept.state = rooms, state
     return rooms
+
+
+def _is_another(state: State, rooms: Rooms) -> bool:
+    known = _Kept.state
+    age = (state.log_ms - rooms.memory.since_ms) / rooms.memory.half_life_ms
+    return (state.fabric, state.policy) != (known.fabric, known.policy) or abs(age) > _HALF_LIVES
 
 
 def _has_nodes_of(rooms: Rooms, state: State) -> bool:

@@ -13,7 +13,9 @@ from phalanx.core import played
 from phalanx.core.messages import GpuInfo
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.topology.names import natural_key
+from phalanx.policy import policy_from_json
 from phalanx_control.scheduler.cell_fabric import CellFabric, Spot, cell_fabric
+from phalanx_control.state.amounts import Amount, held_by
 from phalanx_control.state.model import Gang, MemberState, Node, State
 
 CPU_GANGS_AT_LEAST = 8
@@ -171,10 +173,22 @@ class Rooms(dict[str, NodeRoom]):
         self.gangs: dict[str, Held] = {}
         self.of_line: dict[Line, dict[str, Gang]] = {}
         """The gangs that calls of one function and tenant can use."""
+        self.users: dict[User, Holding] = {}
+        self.preemptible: dict[str, None] = {}
+        """Ids of gangs that may be told to give way."""
+        self.memory = Memory(policy_from_json(state.policy).half_life_s * 1000, state.log_ms)
         self.candidates: dict[object, Candidates] = {}
         """By what a part of a gang needs; made when first asked for, and brought up to date when asked for again."""
         self.changes: list[str] = []
         """Names of nodes on which something changed, in order."""
+
+    @cached_property
+    def total(self) -> Amount:
+        """What the nodes that take work have, GPUs that cannot be leased left out."""
+        rooms = [room for room in self.values() if room.open and not room.played]
+        gpus = sum(len(room.node.info.gpus) - len(room.node.marks) for room in rooms)
+        memory_gb = sum(room.node.info.memory_bytes for room in rooms) / 1e9
+        return Amount(gpus, sum(room.node.info.cpus for room in rooms), memory_gb)
 
     @cached_property
     def largest(self) -> int:
@@ -185,6 +199,10 @@ class Rooms(dict[str, NodeRoom]):
         """Writes what a gang still holds into the picture."""
         self.gangs[gang.id] = Held(gang, spec)
         self.of_line.setdefault(line_of(gang), {})[gang.id] = gang
+        if spec.preemptible:
+            self.preemptible[gang.id] = None
+        user = (gang.owner.workspace, gang.owner.user)
+        self.users.setdefault(user, Holding()).add(gang, spec, self.memory, sign=1)
         for member in gang.members:
             if not member.ended:
                 room = self[member.member.node_id]
@@ -198,6 +216,11 @@ class Rooms(dict[str, NodeRoom]):
         del line[gang_id]
         if not line:
             del self.of_line[line_of(gang)]
+        self.preemptible.pop(gang_id, None)
+        user = (gang.owner.workspace, gang.owner.user)
+        self.users[user].add(gang, spec, self.memory, sign=-1)
+        if not self.users[user].gangs:
+            del self.users[user]
         for member in gang.members:
             if not member.ended:
                 room = self[member.member.node_id]
@@ -215,7 +238,8 @@ class Rooms(dict[str, NodeRoom]):
         for candidates in self.candidates.values():
             candidates.drop(room)
         room.become(node, self.fabric.spot(node))
-        self.__dict__.pop("largest", None)
+        for derived in ("largest", "total"):
+            self.__dict__.pop(derived, None)
         for gang, spec in self.gangs.values():
             for member in gang.members:
                 if member.member.node_id == room.id and not member.ended:
@@ -228,6 +252,45 @@ class Rooms(dict[str, NodeRoom]):
         if len(self.changes) > _CHANGES_KEPT:
             self.changes.clear()
             self.candidates.clear()
+
+
+User = tuple[str, str]
+"""Workspace and user."""
+
+
+class Memory(NamedTuple):
+    """How what is held is forgotten, and from when on the picture counts."""
+
+    half_life_ms: float
+    since_ms: int
+
+
+_NOTHING = Amount()
+
+
+@dataclass(slots=True)
+class Holding:
+    """What the gangs of one user hold. ``firm_gpus``: of those that give way to nobody. ``begun``: what each of them
+    holds, times two to the number of half-lives at which it began: enough to say what all have held by any time.
+    """
+
+    amount: Amount = _NOTHING
+    firm_gpus: float = 0
+    begun: Amount = _NOTHING
+    gangs: int = 0
+
+    def add(self, gang: Gang, spec: FunctionSpec, memory: Memory, *, sign: int) -> None:
+        held = held_by(gang, spec)
+        began = 2.0 ** ((gang.created_ms - memory.since_ms) / memory.half_life_ms)
+        self.amount = self.amount.plus(held, times=sign)
+        self.begun = self.begun.plus(held, times=sign * began)
+        self.firm_gpus += 0 if spec.preemptible else sign * held.gpus
+        self.gangs += sign
+
+    def average(self, memory: Memory, now_ms: int) -> Amount:
+        """Returns what these gangs have held on average, the past forgotten by half in each half-life."""
+        left = 0.5 ** ((now_ms - memory.since_ms) / memory.half_life_ms)
+        return self.amount.plus(self.begun, times=-left)
 
 
 class Held(NamedTuple):

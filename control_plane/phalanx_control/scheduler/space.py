@@ -1,80 +1,130 @@
-"""Which idle warm gangs must go so that a waiting gang fits: the longest idle first, and only if that is enough."""
+"""Which gangs must go so that a waiting one fits: idle ones first, the longest idle leading, then preemptible ones, in
+the domain where the least work is lost; and only if that is enough.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState
-from phalanx_control.scheduler.fit import find_place
+from phalanx_control.scheduler.cell_fabric import Area
+from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import Rooms
+from phalanx_control.scheduler.room import NodeRoom, Rooms
 from phalanx_control.state.model import Gang, State
 
 MOST_TRIED = 256
 """Idle gangs that are considered at most: a pass must stay short in a cell of thousands."""
+_PLANS_TRIED = 4
+Costs = Mapping[str, float]
+"""Gangs that may be ended → GPU milliseconds of work that are lost with each."""
 
 
-def gangs_to_drain(
-    state: State, need: Need, rooms: Rooms, idle_ms: Mapping[str, int], *, barred: frozenset[str]
-) -> tuple[Gang, ...] | None:
-    """Returns the gangs to let go, none when those that already end are enough, or None when no set is enough.
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Gangs to let go, none where those that already end are enough, and the nodes on which there is room then."""
+
+    gangs: tuple[Gang, ...]
+    nodes: frozenset[str]
+
+
+def room_after(
+    state: State,
+    need: Need,
+    rooms: Rooms,
+    idle_ms: Mapping[str, int],
+    *,
+    barred: frozenset[str],
+    victims: Costs | None = None,
+) -> Leaving | None:
+    """Returns who has to leave; None when no set is enough.
 
     ``rooms`` is written on in between and is left as it was.
     """
-    ending = [g for g in state.gangs.values() if g.state is GangState.DRAINING]
-    imagined = _Imagined(state, need, rooms, barred)
-    imagined.end(ending)
-    idle = [] if imagined.fits() else _idle(state, need, idle_ms)
-    chosen = _enough(imagined, idle)
-    imagined.undo()
-    return chosen
+    imagined = _Imagined(need, rooms, barred)
+    try:
+        imagined.end(g for g in state.gangs.values() if g.state is GangState.DRAINING)
+        place = imagined.place()
+        if place is not None:
+            return Leaving((), _nodes(place))
+        idle = _idle(state, need, idle_ms)
+        chosen = _enough(imagined, idle)
+        if chosen is None and victims:
+            costs = {**victims, **{gang.id: 0.0 for gang in idle}}
+            chosen = _in_the_cheapest_domain(state, imagined, costs)
+        if chosen is None:
+            return None
+        place = imagined.place()
+        assert place is not None
+        return Leaving(tuple(chosen), _nodes(place))
+    finally:
+        imagined.undo()
+
+
+def _nodes(place: Place) -> frozenset[str]:
+    return frozenset(member.node_id for member in place.members)
 
 
 @dataclass(slots=True)
 class _Imagined:
     """The picture without gangs that are imagined to have ended."""
 
-    state: State
     need: Need
     rooms: Rooms
     barred: frozenset[str]
-    ended: list[Gang] = field(default_factory=list[Gang])
+    ended: dict[str, tuple[Gang, FunctionSpec]] = field(default_factory=dict[str, tuple[Gang, FunctionSpec]])
+
+    def place(self) -> Place | None:
+        return find_place(self.need, self.rooms, barred=self.barred)
 
     def fits(self) -> bool:
-        return find_place(self.need, self.rooms, barred=self.barred) is not None
+        return self.place() is not None
 
     def end(self, gangs: Iterable[Gang]) -> None:
         for gang in gangs:
+            held = self.rooms.gangs[gang.id]
             self.rooms.take_out(gang.id)
-            self.ended.append(gang)
+            self.ended[gang.id] = (held.gang, held.spec)
 
     def revive(self, gang: Gang) -> None:
-        self.rooms.put(gang, self.state.functions[gang.function_id].spec)
-        self.ended.remove(gang)
+        self.rooms.put(*self.ended.pop(gang.id))
 
     def undo(self) -> None:
-        for gang in self.ended:
-            self.rooms.put(gang, self.state.functions[gang.function_id].spec)
+        for gang, spec in self.ended.values():
+            self.rooms.put(gang, spec)
+        self.ended.clear()
 
 
-def _enough(imagined: _Imagined, idle: list[Gang]) -> tuple[Gang, ...] | None:
-    """Ends one after the other until the waiting gang fits, then revives each that was not in the way."""
+def _enough(imagined: _Imagined, gangs: list[Gang]) -> list[Gang] | None:
+    """Ends one after the other until the waiting gang fits, then revives each that was not in the way; all where that
+    is not enough.
+    """
     chosen: list[Gang] = []
-    for gang in idle:
+    for gang in gangs:
         imagined.end((gang,))
         chosen.append(gang)
         if imagined.fits():
             break
-    if not imagined.fits():
+    else:
+        for gang in chosen:
+            imagined.revive(gang)
         return None
-    for gang in reversed(chosen[:-1]):
+    return _spared(imagined, chosen)
+
+
+def _spared(imagined: _Imagined, chosen: list[Gang]) -> list[Gang]:
+    """Revives, the last first, all gangs without which there is room as well."""
+    needed = list(chosen)
+    for gang in reversed(chosen):
         imagined.revive(gang)
         if imagined.fits():
-            chosen.remove(gang)
+            needed.remove(gang)
         else:
             imagined.end((gang,))
-    return tuple(chosen)
+    return needed
 
 
 def _idle(state: State, need: Need, idle_ms: Mapping[str, int]) -> list[Gang]:
@@ -86,3 +136,73 @@ def _idle(state: State, need: Need, idle_ms: Mapping[str, int]) -> list[Gang]:
 
 def _could_help(gang: Gang, need: Need) -> bool:
     return any(m.member.gpus for m in gang.members) or not need.spec.resources.gpus
+
+
+# ---- preemption ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What it costs to have room for a part of the gang on a node."""
+
+    room: NodeRoom
+    cost: float
+    gangs: tuple[str, ...]
+
+
+def _in_the_cheapest_domain(state: State, imagined: _Imagined, costs: Costs) -> list[Gang] | None:
+    """Ends the gangs of the domain in which the least work is lost, dear ones spared where they can be."""
+    for gang_ids in _plans(imagined, costs)[:_PLANS_TRIED]:
+        gangs = [state.gangs[gang_id] for gang_id in gang_ids]
+        imagined.end(gangs)
+        if imagined.fits():
+            return _spared(imagined, sorted(gangs, key=lambda gang: (costs[gang.id], gang.fence)))
+        for gang in gangs:
+            imagined.revive(gang)
+    return None
+
+
+def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
+    """Returns sets of gangs that may be enough, the cheapest first."""
+    need, rooms = imagined.need, imagined.rooms
+    found: dict[tuple[str, ...], tuple[float, int, object]] = {}
+    for count in need.node_counts(len(rooms)):
+        each = need.gpus // count
+        open_rooms = (r for r in rooms.values() if r.open and r.id not in imagined.barred and need.takes(r.id))
+        offers = [offer for room in open_rooms if (offer := _offer(room, need, each, costs)) is not None]
+        for area, of_area in _by_area(offers).items():
+            if len(of_area) < count:
+                continue
+            cheapest = sorted(of_area, key=lambda offer: (offer.cost, len(offer.gangs), offer.room.at))[:count]
+            gangs = tuple(sorted({gang_id for offer in cheapest for gang_id in offer.gangs}))
+            key = (sum(costs[gang_id] for gang_id in gangs), area.rank, area.key)
+            if gangs and (gangs not in found or key < found[gangs]):  # pyright: ignore[reportOperatorIssue]
+                found[gangs] = key
+    return sorted(found, key=lambda gangs: found[gangs])  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def _by_area(offers: Iterable[_Offer]) -> dict[Area, list[_Offer]]:
+    found: defaultdict[Area, list[_Offer]] = defaultdict(list)
+    for offer in offers:
+        for area in offer.room.spot:
+            found[area].append(offer)
+    return found
+
+
+def _offer(room: NodeRoom, need: Need, each: int, costs: Costs) -> _Offer | None:
+    """Returns the gangs of the node whose end gives the most GPUs for the least work; None where all are not enough."""
+    missing = (each - room.count_free(need.model)) if each else 1
+    if missing <= 0:
+        return _Offer(room, 0.0, ())
+    gives: defaultdict[str, int] = defaultdict(int)
+    for gpu in room.matching(need.model) if need.spec.resources.gpus else ():
+        if gpu.usable and len(gpu.holders) == 1:
+            gives[gpu.holders[0]] += 1
+    able = sorted((costs[gang_id] / count, gang_id) for gang_id, count in gives.items() if gang_id in costs)
+    chosen: list[str] = []
+    for _, gang_id in able:
+        chosen.append(gang_id)
+        missing -= gives[gang_id]
+        if missing <= 0:
+            return _Offer(room, sum(costs[each] for each in chosen), tuple(chosen))
+    return None

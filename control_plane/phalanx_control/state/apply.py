@@ -13,8 +13,10 @@ from immutables import Map
 from msgspec.structs import replace
 
 from phalanx.core.states import GangState, GpuState
-from phalanx_control.state import apply_calls, events
-from phalanx_control.state.model import FunctionStats, Gang, GpuMark, LedgerLine, MemberState, Node, State
+from phalanx.policy import policy_from_json
+from phalanx_control.state import apply_calls, events, queries
+from phalanx_control.state.amounts import held_by, with_ended
+from phalanx_control.state.model import FunctionStats, Gang, GpuMark, LedgerLine, MemberState, Node, State, Usage
 
 Step = Callable[[State, Any, int], State]
 
@@ -99,6 +101,10 @@ def _gpu_marked(state: State, event: events.GpuMarked, log_ms: int) -> State:
     return replace(state, nodes=state.nodes.set(event.node_id, replace(node, marks=marks)))
 
 
+def _policy_set(state: State, event: events.PolicySet, _: int) -> State:
+    return replace(state, policy=event.policy, usage=state.usage if event.policy else Map[str, Usage]())
+
+
 def _fabric_set(state: State, event: events.FabricSet, _: int) -> State:
     return replace(state, fabric=event.fabric)
 
@@ -175,7 +181,16 @@ def _member_has_ended(state: State, event: events.MemberHasEnded, _: int) -> Sta
 def _gang_released(state: State, event: events.GangReleased, log_ms: int) -> State:
     to = GangState.LOST if event.lost else GangState.RELEASED
     gang = replace(state.gangs[event.gang_id], state=to, state_since_ms=log_ms)
-    return _keep_or_forget(state, gang)
+    return _keep_or_forget(_count_usage(state, gang, log_ms) if state.policy else state, gang)
+
+
+def _count_usage(state: State, gang: Gang, log_ms: int) -> State:
+    name = queries.usage_name(gang.owner.workspace, gang.owner.user)
+    held = held_by(gang, state.functions[gang.function_id].spec)
+    half_life_ms = policy_from_json(state.policy).half_life_s * 1000
+    known = state.usage.get(name, Usage(at_ms=log_ms))
+    usage = with_ended(known, held, began_ms=gang.created_ms, now_ms=log_ms, half_life_ms=half_life_ms)
+    return replace(state, usage=state.usage.set(name, usage))
 
 
 def _keep_or_forget(state: State, gang: Gang) -> State:
@@ -278,6 +293,7 @@ _STEPS: dict[type, Step] = {
     events.NodeUncordoned: _node_uncordoned,
     events.GpuMarked: _gpu_marked,
     events.FabricSet: _fabric_set,
+    events.PolicySet: _policy_set,
     events.DirectCallsCounted: _direct_calls_counted,
     events.StaleRefused: _stale_refused,
     events.GangReserved: _gang_reserved,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from immutables import Map
 from msgspec.structs import replace
 
 from phalanx.core.states import CallState, GangState
 from phalanx.core.webhooks import receiver_of
 from phalanx_control.state import events, ordered, untold
+from phalanx_control.state.amounts import standing_of
 from phalanx_control.state.model import Call, Delivery, FunctionStats, State, WebhookKey
 
 
@@ -204,18 +206,22 @@ def _put(state: State, call: Call) -> State:
 
 
 def _enqueue(state: State, call: Call) -> State:
-    line = ordered.insert(state.lines.get(call.function_id), (call.submitted_ms, call.id))
+    standing_ms = standing_of(state, call)
+    users = state.lines.get(call.function_id, Map[str, ordered.Tree]())
+    line = ordered.insert(users.get(call.owner.user), (standing_ms, call.id))
     return replace(
         state,
         calls=state.calls.set(call.id, call),
-        queue=state.queue.set(call.id, call.submitted_ms),
-        lines=state.lines.set(call.function_id, line),
+        queue=state.queue.set(call.id, standing_ms),
+        lines=state.lines.set(call.function_id, users.set(call.owner.user, line)),
     )
 
 
 def _dequeue(state: State, call: Call) -> State:
-    line = ordered.remove(state.lines[call.function_id], (state.queue[call.id], call.id))
-    lines = state.lines.delete(call.function_id) if line is None else state.lines.set(call.function_id, line)
+    users = state.lines[call.function_id]
+    line = ordered.remove(users[call.owner.user], (state.queue[call.id], call.id))
+    users = users.delete(call.owner.user) if line is None else users.set(call.owner.user, line)
+    lines = state.lines.set(call.function_id, users) if users else state.lines.delete(call.function_id)
     return replace(state, queue=state.queue.delete(call.id), lines=lines)
 
 

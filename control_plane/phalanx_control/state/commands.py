@@ -93,6 +93,13 @@ class SetNodeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetPolicy:
+    """``policy`` as JSON; "" forgets it."""
+
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
     call_id: str
     function_id: str
@@ -208,6 +215,7 @@ Command = (
     | UseJoinToken
     | SetFabric
     | SetNodeState
+    | SetPolicy
     | Submit
     | Cancel
     | AgentSaid

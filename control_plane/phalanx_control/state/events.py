@@ -95,6 +95,12 @@ class GpuMarked(Event, frozen=True, tag=True):
     reason: str = ""
 
 
+class PolicySet(Event, frozen=True, tag=True):
+    """``policy`` as JSON; "" forgets it."""
+
+    policy: str
+
+
 class FabricSet(Event, frozen=True, tag=True):
     """The network between nodes, as `phalanx.core.topology.fabric_codec` writes it; "" where it is forgotten.
 
@@ -399,6 +405,7 @@ AnyEvent = (
     | LinesFiled
     | LedgerMonthDropped
     | FabricSet
+    | PolicySet
     | RanksEquipped
     | NodeLeft
     | CallOverdue
@@ -424,6 +431,7 @@ SINCE: dict[type, int] = {
     WebhookSecretRotated: 7,
     NodeCordoned: 8,
     NodeUncordoned: 8,
+    PolicySet: 8,
 }
 """The schema version that brought a kind; 1 for all others."""
 NAMED_NODE_SCHEMA = 4
@@ -442,6 +450,8 @@ HOLD_SCHEMA = 7
 """Since when a function may have its gang held after a failure."""
 WEBHOOK_SCHEMA = 7
 """Since when somebody may be told of the end of a call."""
+STANDING_SCHEMA = 8
+"""Since when a function may have a priority, and give way to others."""
 
 
 def since(event: AnyEvent) -> int:
@@ -467,6 +477,8 @@ def newest_of_spec(spec: FunctionSpec) -> tuple[int, str]:
     """Returns the newest thing that a function says: since which schema version, and in words."""
     limits = spec.limits
     things = (
+        (spec.priority, STANDING_SCHEMA, "has a priority"),
+        (spec.preemptible, STANDING_SCHEMA, "is preemptible"),
         (limits.hold_on_failure_s, HOLD_SCHEMA, "is held on failure"),
         (spec.webhook, WEBHOOK_SCHEMA, "has a webhook"),
         (spec.streams, STREAMS_SCHEMA, "is a generator"),

@@ -284,6 +284,17 @@ class FiledSum(Record, frozen=True):
         return "\x1f".join((*parts, self.phase, self.share, self.per_gpu_second, str(int(self.credited))))
 
 
+class Usage(Record, frozen=True):
+    """What a user's ended gangs had, in units times milliseconds, each of them forgotten by half in a half-life, as it
+    was at ``at_ms``.
+    """
+
+    gpus: int = 0
+    cpus: int = 0
+    memory_gb: int = 0
+    at_ms: int = 0
+
+
 class FunctionStats(Record, frozen=True):
     """What direct calls too short to be logged one by one add up to."""
 
@@ -314,7 +325,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     calls: Map[str, Call] = Map()
     """Live calls and recently ended ones."""
     queue: Map[str, int] = Map()
-    """Ids of QUEUED calls → submitted_ms; the order is (submitted_ms, id)."""
+    """Ids of QUEUED calls → when they count as submitted, for their priority: see `amounts.standing_of`."""
     ended: Map[str, int] = Map()
     """Ids of terminal calls still held here → ended_ms."""
     gangs: Map[str, Gang] = Map()
@@ -327,8 +338,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The newest schema version among the events folded: who reads a snapshot of this must know it."""
     stats: Map[str, FunctionStats] = Map()
     """By function id."""
-    lines: Map[str, Tree] = Map()
-    """Derived from ``queue``: function id → its QUEUED calls in order. Not in snapshots: made again from the calls."""
+    policy: str = ""
+    """Who gets how much, as JSON; "" where nobody has said."""
+    usage: Map[str, Usage] = Map()
+    """What gangs that ended had, by `queries.usage_name`; kept while there is a policy."""
+    lines: Map[str, Map[str, Tree]] = Map()
+    """Derived from ``queue``: function id → user → their QUEUED calls in order. Not in snapshots: made again from the
+    calls."""
     lease_nodes: Map[str, tuple[str, ...]] = Map()
     """Derived from ``ledger``: gang id → nodes that it has lines of, sorted."""
     children: Map[str, Tree] = Map()
@@ -362,7 +378,7 @@ def to_jsonable(state: State) -> dict[str, Any]:
 
 
 _DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line", "untold"})
-_LATER = frozenset({"fabric", "keys", "webhook_keys"})
+_LATER = frozenset({"fabric", "keys", "webhook_keys", "policy", "usage"})
 """Left out while empty: readers of the schema versions before do not know them."""
 _MAPS: dict[str, type] = {
     "functions": Function,
@@ -379,6 +395,7 @@ _MAPS: dict[str, type] = {
     "stats": FunctionStats,
     "keys": KeyUse,
     "webhook_keys": WebhookKey,
+    "usage": Usage,
 }
 
 
@@ -401,12 +418,17 @@ def from_jsonable(data: dict[str, Any]) -> State:
     return State(**values)
 
 
-def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Tree]:
-    keys: dict[str, list[tuple[int, str]]] = {}
-    for call_id, submitted_ms in queue.items():
-        keys.setdefault(calls[call_id].function_id, []).append((submitted_ms, call_id))
-    trees = {function_id: build(found) for function_id, found in keys.items()}
-    return Map({function_id: tree for function_id, tree in trees.items() if tree is not None})
+def _lines(calls: Map[str, Call], queue: Map[str, int]) -> Map[str, Map[str, Tree]]:
+    keys: dict[str, dict[str, list[tuple[int, str]]]] = {}
+    for call_id, standing_ms in queue.items():
+        call = calls[call_id]
+        keys.setdefault(call.function_id, {}).setdefault(call.owner.user, []).append((standing_ms, call_id))
+    return Map({function_id: Map(_trees(by_user)) for function_id, by_user in keys.items()})
+
+
+def _trees(keys: dict[str, list[tuple[int, str]]]) -> dict[str, Tree]:
+    trees = {name: build(found) for name, found in keys.items()}
+    return {name: tree for name, tree in trees.items() if tree is not None}
 
 
 def _children(calls: Map[str, Call]) -> Map[str, Tree]:
@@ -414,8 +436,7 @@ def _children(calls: Map[str, Call]) -> Map[str, Tree]:
     for call in calls.values():
         if call.parent:
             keys.setdefault(call.parent, []).append((call.submitted_ms, call.id))
-    trees = {parent: build(found) for parent, found in keys.items()}
-    return Map({parent: tree for parent, tree in trees.items() if tree is not None})
+    return Map(_trees(keys))
 
 
 def _lease_nodes(ledger: Map[str, LedgerLine]) -> Map[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 
 from msgspec import structs
 
@@ -148,34 +149,29 @@ def with_descendants(state: State, call: Call) -> tuple[Call, ...]:
     return tuple(found)
 
 
-def in_queue_order(state: State, *, per_function: int) -> Iterator[ordered.Key]:
-    """Yields (submitted_ms, call id) over all functions, oldest first, at most ``per_function`` of each."""
-    return heapq.merge(*(_first(tree, per_function) for tree in state.lines.values()))
-
-
 def first_waiting(state: State, function_id: str, *, limit: int) -> Iterator[ordered.Key]:
-    """Yields the oldest queued calls of one function."""
-    return _first(state.lines.get(function_id), limit)
-
-
-def _first(tree: ordered.Tree | None, limit: int) -> Iterator[ordered.Key]:
-    for count, key in enumerate(ordered.in_order(tree)):
-        if count == limit:
-            return
-        yield key
+    """Yields the queued calls of one function that stand first, of whichever user."""
+    lines = state.lines.get(function_id)
+    return islice(heapq.merge(*map(ordered.in_order, lines.values() if lines else ())), limit)
 
 
 def waiting_of(state: State, function_id: str) -> int:
     """Returns how many calls of a function are queued."""
-    return ordered.size(state.lines.get(function_id))
+    lines = state.lines.get(function_id)
+    return sum(map(ordered.size, lines.values())) if lines else 0
 
 
 def queue_position(state: State, call: Call) -> int:
-    """Returns a queued call's place in the whole queue, 1 for the head; 0 when it is not queued."""
+    """Returns how a queued call stands among all by time and priority, 1 for the first; 0 when it is not queued."""
     if call.id not in state.queue:
         return 0
     key = (state.queue[call.id], call.id)
-    return 1 + sum(ordered.rank(tree, key) for tree in state.lines.values())
+    return 1 + sum(ordered.rank(tree, key) for users in state.lines.values() for tree in users.values())
+
+
+def usage_name(workspace: str, user: str) -> str:
+    """Returns the name under which the state keeps what a user's gangs had."""
+    return f"{workspace}\x1f{user}"
 
 
 def with_lines(state: State, lines: Iterable[LedgerLine]) -> State:

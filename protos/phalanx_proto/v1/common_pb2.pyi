@@ -104,7 +104,7 @@ class CodeRef(_message.Message):
     def __init__(self, callable_blob: _Optional[str] = ..., bundle_blob: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
 
 class FunctionSpec(_message.Message):
-    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams", "fresh", "webhook")
+    __slots__ = ("name", "module", "app", "resources", "limits", "env", "code", "backend", "launch", "returns", "streams", "fresh", "webhook", "priority", "preemptible")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     APP_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,8 @@ class FunctionSpec(_message.Message):
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     FRESH_FIELD_NUMBER: _ClassVar[int]
     WEBHOOK_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     module: str
     app: str
@@ -131,7 +133,9 @@ class FunctionSpec(_message.Message):
     streams: bool
     fresh: bool
     webhook: str
-    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ..., fresh: bool = ..., webhook: _Optional[str] = ...) -> None: ...
+    priority: int
+    preemptible: bool
+    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., app: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., env: _Optional[_Union[EnvSpec, _Mapping]] = ..., code: _Optional[_Union[CodeRef, _Mapping]] = ..., backend: _Optional[str] = ..., launch: _Optional[str] = ..., returns: _Optional[str] = ..., streams: bool = ..., fresh: bool = ..., webhook: _Optional[str] = ..., priority: _Optional[int] = ..., preemptible: bool = ...) -> None: ...
 
 class Body(_message.Message):
     __slots__ = ("data", "blob", "size")

@@ -162,6 +162,9 @@ class CodeRef:
     """Major.minor of the interpreter that pickled the callable, compared before anything is loaded."""
 
 
+MAX_PRIORITY = 100
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSpec:
     """A function as the control plane knows it. Equal specs have equal ids, so registering twice is harmless."""
@@ -182,6 +185,10 @@ class FunctionSpec:
     """Each call gets a gang of its own, which ends with it."""
     webhook: str = ""
     """Who is told of the end of each call."""
+    priority: int = 0
+    """Among the calls of one user: a step is worth ten minutes of waiting."""
+    preemptible: bool = False
+    """Its gangs give way to others, and its calls run again later."""
 
     def __post_init__(self) -> None:
         for field_name, value, legal in (
@@ -191,6 +198,10 @@ class FunctionSpec:
         ):
             if value not in legal:
                 raise InvalidSpecError(f"{field_name}={value!r}: use one of {', '.join(map(repr, legal))}")
+        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
+            raise InvalidSpecError(
+                f"priority={self.priority}: give a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}, 0 is the usual"
+            )
         check_name("function name", self.name)
         if self.app:
             check_name("app name", self.app)
@@ -210,7 +221,7 @@ class FunctionSpec:
         for name in ("hang_timeout_s", "hold_on_failure_s"):
             if not values["limits"][name]:
                 del values["limits"][name]
-        for name in ("streams", "fresh"):
+        for name in ("streams", "fresh", "priority", "preemptible"):
             if not values[name]:
                 del values[name]
         text = json.dumps(values, sort_keys=True, default=list)

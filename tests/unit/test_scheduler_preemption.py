@@ -1,0 +1,189 @@
+"""Who gives way to whom: whole gangs, where the least is lost, never in vain; and what is kept for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.core import messages as m
+from phalanx.core.spec import Limits
+from phalanx.core.states import CallState, Cause, GangState, Outcome
+from phalanx_control.state import commands as c
+from phalanx_control.state.model import Gang
+from tests.support.invariants import check_history, check_state
+from tests.support.pictures import check_picture
+from tests.unit.test_scheduler_accounts import Cell
+
+MINUTE_MS = 60_000
+SPOT: dict[str, Any] = {"preemptible": True}
+
+
+def old_spot(cell: Cell, *asked: tuple[str, float], run_ms: int = 10 * MINUTE_MS) -> list[str]:
+    """Preemptible gangs that have run for a while."""
+    calls = [cell.ask(who, gpus, f"spot{at}", **SPOT) for at, (who, gpus) in enumerate(asked)]
+    cell.run()
+    for call in calls:
+        cell.world.start(call)
+    cell.world.wait(run_ms)
+    return calls
+
+
+def ending(cell: Cell) -> list[str]:
+    """The calls whose gangs give way."""
+    return sorted(g.for_call for g in cell.world.state.gangs.values() if g.state is GangState.DRAINING)
+
+
+def stop(cell: Cell, gang: Gang) -> None:
+    """The agents end the gang as told: the call that it ran failed of that."""
+    for call in gang.calls:
+        error = m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="the gang ended while the call ran")
+        cell.world.finish(call, Outcome.FAILED, error=error)
+    cell.world.end(cell.world.state.gangs[gang.id])
+
+
+def test_a_preemptible_gang_gives_way_and_its_call_runs_again_without_eating_a_retry() -> None:
+    cell = Cell(8)
+    (spot,) = old_spot(cell, ("lab/ana", 8))
+    gang = cell.gang_of(spot)
+    firm = cell.ask("lab/bob", 8)
+    cell.run()
+    assert cell.world.state.gangs[gang.id].stop_reason == "gave way to f-bob-lab of lab/bob"
+    stop(cell, cell.world.state.gangs[gang.id])
+    known = cell.world.call(spot)
+    assert (known.state, known.tries, known.error) == (CallState.QUEUED, {"preempted": 1}, None)
+    assert cell.run() == ["lab/bob"]
+    cell.end(firm)
+    assert cell.run() == ["lab/ana"]
+    check_state(cell.world.state)
+    check_history(cell.world.history, cell.world.state)
+    check_picture(cell.world.state)
+
+
+def test_nobody_gives_way_who_did_not_agree_to_or_in_vain_or_before_its_time() -> None:
+    cell = Cell(8, 8)
+    cell.ask("lab/ana", 8)
+    cell.run()
+    old_spot(cell, ("lab/ana", 8))
+    cell.ask("lab/bob", 16, "wide")
+    cell.run()
+    assert ending(cell) == [], "one of the two nodes does not come free, so the other would be of no use"
+    cell = Cell(8)
+    old_spot(cell, ("lab/ana", 8), run_ms=59_000)
+    cell.ask("lab/bob", 8)
+    cell.run()
+    assert ending(cell) == []
+    cell.world.wait(1_001)
+    cell.run()
+    assert len(ending(cell)) == 1
+
+
+def test_the_node_is_chosen_where_the_least_work_is_lost_and_no_gang_too_many() -> None:
+    cell = Cell(8, 8, 8)
+    dear = old_spot(cell, ("lab/ana", 8), run_ms=60 * MINUTE_MS)
+    cheap = old_spot(cell, ("lab/bob", 4), ("lab/bob", 4), run_ms=10 * MINUTE_MS)
+    cell.ask("lab/eve", 8, "firm")
+    cell.run()
+    cell.ask("lab/zoe", 4, "new")
+    cell.run()
+    (gave,) = ending(cell)
+    assert gave in cheap
+    cell.ask("lab/max", 8, "newer")
+    cell.run()
+    assert dear[0] in ending(cell), "what the first waits for is not taken for the second"
+
+
+def test_who_has_a_guarantee_keeps_it_and_takes_it_back() -> None:
+    policy = {"workspaces": {"prod": {"gpus": 4}, "lab": {"gpus": 2}}}
+    cell = Cell(8, policy=policy)
+    spot = old_spot(cell, *[("lab/ana", 1)] * 8)
+    cell.ask("prod/eve", 4, "serve", preemptible=True)
+    cell.run()
+    assert len(ending(cell)) == 4
+    cell.ask("zoo/zoe", 4, "more", preemptible=True)
+    cell.run()
+    assert len(ending(cell)) == 4, "preemptible itself, and beyond its own guarantee: it waits"
+    assert len(spot) == 8
+
+
+def test_a_guarantee_is_not_undercut_for_somebody_else() -> None:
+    cell = Cell(8, policy={"workspaces": {"lab": {"gpus": 4}}})
+    old_spot(cell, ("lab/ana", 4), ("lab/ana", 4))
+    cell.ask("zoo/zoe", 4, "firm")
+    cell.ask("zoo/zoe", 4, "firmer")
+    cell.run()
+    assert len(ending(cell)) == 1
+
+
+@pytest.mark.parametrize(("priority", "gives_way"), [(0, False), (5, True)])
+def test_within_a_workspace_a_preemptible_call_takes_from_lower_priority_only(priority: int, gives_way: bool) -> None:
+    cell = Cell(8)
+    old_spot(cell, ("lab/ana", 8))
+    cell.ask("lab/bob", 8, "next", preemptible=True, priority=priority)
+    cell.run()
+    assert bool(ending(cell)) is gives_way
+
+
+def test_what_is_left_by_those_that_give_way_is_kept_for_whom_they_gave_way() -> None:
+    cell = Cell(8)
+    (spot,) = old_spot(cell, ("lab/ana", 8))
+    gang = cell.gang_of(spot)
+    cell.ask("lab/bob", 8, "big")
+    cell.run()
+    cell.ask("zoo/zoe", 1, "small")
+    stop(cell, cell.world.state.gangs[gang.id])
+    assert cell.run() == ["lab/bob"]
+
+
+# ---- backfill ----
+
+LIMITED = Limits(timeout_s=600, grace_s=0)
+
+
+def hold(cell: Cell, who: str, gpus: float, *, timeout_s: float) -> str:
+    call = cell.ask(who, gpus, f"t{timeout_s:g}", limits=Limits(timeout_s=timeout_s, grace_s=0))
+    known = cell.world.call(call)
+    assert known.timeout_ms == timeout_s * 1000
+    cell.run()
+    cell.world.start(call)
+    return call
+
+
+def test_calls_that_end_in_time_pass_one_that_waits_and_others_do_not() -> None:
+    cell = Cell(8)
+    hold(cell, "lab/ana", 6, timeout_s=600)
+    big = cell.ask("lab/bob", 8, "big")
+    assert cell.run() == []
+    cell.ask("lab/eve", 1, "endless")
+    cell.ask("lab/zoe", 1, "long", limits=Limits(timeout_s=700, grace_s=0))
+    cell.ask("lab/max", 1, "short", limits=Limits(timeout_s=500, grace_s=0))
+    assert cell.run() == ["lab/max"]
+    assert cell.world.call(big).state is CallState.QUEUED
+
+
+def test_where_nobody_knows_when_it_can_start_others_may_pass_for_half_a_minute() -> None:
+    cell = Cell(8)
+    cell.ask("lab/ana", 6)
+    cell.run()
+    cell.ask("lab/bob", 8, "big")
+    cell.ask("lab/eve", 1, "early")
+    assert cell.run() == ["lab/eve"]
+    cell.world.wait(30_001)
+    cell.ask("lab/eve", 1, "late")
+    assert cell.run() == []
+
+
+def test_the_reservation_is_on_the_nodes_that_come_free_first() -> None:
+    cell = Cell(8, 8)
+    hold(cell, "lab/ana", 8, timeout_s=900)
+    hold(cell, "lab/ana", 8, timeout_s=300)
+    cell.ask("lab/bob", 8, "big")
+    cell.run()
+    cell.world.wait(300_000)
+    second = next(g for g in cell.world.state.gangs.values() if g.members[0].member.node_id == "n2")
+    cell.world.finish(second.calls[0])
+    cell.world.idle_ms = {second.id: 1}
+    cell.run()
+    cell.world.end(cell.world.state.gangs[second.id])
+    assert cell.run() == ["lab/bob"]
+    assert cell.world.do(c.Schedule(raw_ids=())) == ()
