@@ -25,8 +25,8 @@ from phalanx_control.log.log import Batch
 from phalanx_control.log.surely import append_surely
 from phalanx_control.state.apply import apply_batch
 from phalanx_control.state.commands import AgentSaid, Now, Submit, TakeOver, Tick
-from phalanx_control.state.events import schema_of
 from phalanx_control.state.model import State
+from phalanx_control.state.schemas import schema_of
 
 _logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from phalanx.core.errors import CallCancelledError, InvalidSpecError
 from phalanx.core.states import CallState
 from phalanx_control.lifecycle.decide import decide
 from phalanx_control.state import commands as c
-from phalanx_control.state import events, queries
+from phalanx_control.state import queries, schemas
 from phalanx_control.state.model import BodyRef, Owner, from_jsonable, to_jsonable
 from tests.support.builders import ANA, EVE, World, call_id, node_info, spec
 
@@ -99,11 +99,11 @@ def test_beside_a_replica_that_cannot_read_parents_none_is_written() -> None:
     world = World()
     function_id = world.register(spec())
     command = c.Submit(call_id=call_id(2), function_id=function_id, owner=ANA, args=BodyRef(), parent=call_id(1))
-    now = c.Now(log_ms=world.log_ms, wall_ms=world.wall_ms, schema=events.PARENT_SCHEMA - 1)
+    now = c.Now(log_ms=world.log_ms, wall_ms=world.wall_ms, schema=schemas.PARENT_SCHEMA - 1)
     (accepted,) = decide(world.state, command, now)
-    assert events.since(accepted) == 1
+    assert schemas.since(accepted) == 1
     (accepted,) = decide(world.state, command, world.now)
-    assert events.since(accepted) == events.PARENT_SCHEMA
+    assert schemas.since(accepted) == schemas.PARENT_SCHEMA
 
 
 def test_the_graph_is_made_again_from_a_snapshot_and_leaves_with_archived_calls() -> None:

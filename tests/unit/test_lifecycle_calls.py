@@ -12,8 +12,8 @@ from phalanx.core.spec import Limits
 from phalanx.core.states import CallState, Cause, GangState, Outcome
 from phalanx_control.lifecycle.decide import decide
 from phalanx_control.state import commands as c
-from phalanx_control.state.events import schema_of
 from phalanx_control.state.model import BodyRef
+from phalanx_control.state.schemas import schema_of
 from tests.support.builders import ANA, BOB, EVE, World, call_id, node_info, spec
 
 USER_ERROR = m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="boom", pickled=b"secret")

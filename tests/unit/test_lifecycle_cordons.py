@@ -15,6 +15,7 @@ from phalanx_control.lifecycle.decide import decide
 from phalanx_control.scheduler.capacity import ensure_possible
 from phalanx_control.state import commands as c
 from phalanx_control.state import events as ev
+from phalanx_control.state import schemas
 from phalanx_control.state.model import Call, Gang, State, from_jsonable, to_jsonable
 from phalanx_control.views import node_view
 from tests.support.builders import World, call_id, events_of, node_info, spec
@@ -189,7 +190,7 @@ def test_a_cordon_outlives_silence_loss_restarts_of_the_agent_and_snapshots() ->
     assert shown(world) is NodeState.CORDONED
     again: State = from_jsonable(to_jsonable(world.state))
     assert again.nodes["n1"].cordon == world.state.nodes["n1"].cordon
-    assert world.state.schema == ev.SINCE[ev.NodeCordoned]
+    assert world.state.schema == schemas.SINCE[ev.NodeCordoned]
 
 
 def test_saying_the_same_again_changes_nothing() -> None:
@@ -258,7 +259,7 @@ def test_no_older_replica_is_made_to_read_a_cordon() -> None:
     world = World(node_info())
     command = c.SetNodeState(node_id="n1", state=NodeState.CORDONED, by="ana")
     with pytest.raises(VersionError, match="upgrade all replicas first"):
-        decide(world.state, command, replace(world.now, schema=ev.SINCE[ev.NodeCordoned] - 1))
+        decide(world.state, command, replace(world.now, schema=schemas.SINCE[ev.NodeCordoned] - 1))
 
 
 def test_people_see_who_drains_a_node_until_when_and_how_many_gangs_are_left() -> None:

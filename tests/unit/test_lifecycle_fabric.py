@@ -16,8 +16,8 @@ from phalanx.core.topology.presets import PRESETS, preset
 from phalanx_control.lifecycle.decide import decide
 from phalanx_control.scheduler.cell_fabric import absent_nodes, known_fabric
 from phalanx_control.state import commands as c
-from phalanx_control.state.events import schema_of
 from phalanx_control.state.model import from_jsonable, to_jsonable
+from phalanx_control.state.schemas import schema_of
 from tests.support.builders import World, node_info
 from tests.support.cells import looks_like, tree
 from tests.support.invariants import check_history

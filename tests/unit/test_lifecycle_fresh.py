@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import CallState, GangState
-from phalanx_control.state import events
+from phalanx_control.state import schemas
 from phalanx_control.state.events import CallAssigned, GangReserved
 from tests.support.builders import World, call_id, events_of, node_info, spec
 
@@ -44,5 +44,5 @@ def test_calls_share_a_gang_where_nothing_was_said() -> None:
 
 def test_such_a_function_is_another_one_and_needs_readers_that_know_of_it() -> None:
     assert fresh().function_id != spec().function_id
-    assert events.since_of_spec(fresh()) == events.FRESH_SCHEMA
-    assert events.since_of_spec(spec()) == 1
+    assert schemas.since_of_spec(fresh()) == schemas.FRESH_SCHEMA
+    assert schemas.since_of_spec(spec()) == 1

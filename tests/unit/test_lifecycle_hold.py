@@ -7,7 +7,7 @@ from dataclasses import replace
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.spec import FunctionSpec, Limits
 from phalanx.core.states import CallState, Cause, GangState, Outcome
-from phalanx_control.state import events, queries
+from phalanx_control.state import queries, schemas
 from phalanx_control.state.events import CallAssigned, GangReserved
 from tests.support.builders import World, call_id, events_of, node_info, spec
 
@@ -57,4 +57,4 @@ def test_nothing_is_held_of_a_call_that_is_tried_again_or_that_succeeded() -> No
 
 def test_such_a_function_is_another_one_and_needs_readers_that_know_of_it() -> None:
     assert held().function_id != spec().function_id
-    assert events.since_of_spec(held()) == events.HOLD_SCHEMA
+    assert schemas.since_of_spec(held()) == schemas.HOLD_SCHEMA

@@ -15,8 +15,9 @@ from phalanx_control.lifecycle.decide import decide
 from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.lifecycle.keys import KEPT_MS
 from phalanx_control.state import commands as c
-from phalanx_control.state.events import CallFailed, schema_of
+from phalanx_control.state.events import CallFailed
 from phalanx_control.state.model import BodyRef, Call, from_jsonable, to_jsonable
+from phalanx_control.state.schemas import schema_of
 from phalanx_control.views import call_view
 from tests.support.builders import ANA, EVE, World, call_id, events_of, node_info, spec
 from tests.support.invariants import check_history, check_state

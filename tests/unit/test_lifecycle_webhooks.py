@@ -14,8 +14,9 @@ from phalanx_control.lifecycle.decide import decide
 from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.state import commands as c
 from phalanx_control.state import ordered
-from phalanx_control.state.events import WebhookTry, schema_of
+from phalanx_control.state.events import WebhookTry
 from phalanx_control.state.model import BodyRef, Call, from_jsonable, to_jsonable
+from phalanx_control.state.schemas import schema_of
 from phalanx_control.state.untold import Untold, build, due
 from phalanx_control.views import call_view
 from tests.support.builders import ANA, World, call_id, node_info, spec

@@ -15,7 +15,7 @@ from phalanx_control.scheduler.fit import find_place
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.state import commands as c
-from phalanx_control.state import events
+from phalanx_control.state import events, schemas
 from tests.support.builders import ANA, World, node_info, spec
 from tests.support.cells import Cell
 
@@ -80,7 +80,7 @@ def test_a_cell_with_an_older_replica_refuses_it_and_the_log_says_who_can_read_i
     command = c.RegisterFunction(owner=ANA, spec=named("a"))
     (event,) = world.do(command)
     assert isinstance(event, events.FunctionRegistered)
-    assert events.schema_of((event,)) == world.state.schema == events.NAMED_NODE_SCHEMA
-    older = replace(world.now, schema=events.NAMED_NODE_SCHEMA - 1)
+    assert schemas.schema_of((event,)) == world.state.schema == schemas.NAMED_NODE_SCHEMA
+    older = replace(world.now, schema=schemas.NAMED_NODE_SCHEMA - 1)
     with pytest.raises(VersionError, match="older replica"):
         decide(World(node_info("a")).state, command, older)

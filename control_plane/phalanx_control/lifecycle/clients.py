@@ -16,7 +16,7 @@ from phalanx_control.lifecycle import deadlines, gangs, keys, webhooks
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler.accounts import ensure_allowed
 from phalanx_control.scheduler.capacity import ensure_possible
-from phalanx_control.state import events, queries
+from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.commands import Cancel, Submit
 from phalanx_control.state.model import Call, Function
 
@@ -65,7 +65,7 @@ def _new_call(draft: Draft, function: Function, command: Submit) -> Call:
         reason="waits its turn" if draft.state.nodes else "waits for a first node to join",
         submitted_ms=draft.now.log_ms,
         submitted_wall_ms=draft.now.wall_ms,
-        parent=command.parent if draft.now.schema >= events.PARENT_SCHEMA else "",
+        parent=command.parent if draft.now.schema >= schemas.PARENT_SCHEMA else "",
         retries=terms.retries if terms.own_retries else None,
         retrying=terms.retrying if terms.own_retries else None,
         deadline_ms=deadlines.deadline_ms(draft.now, terms),
@@ -79,7 +79,7 @@ def _check_terms(draft: Draft, terms: CallTerms) -> None:
     """Raises VersionError where an older replica, which might lead next, would not keep to them."""
     if terms == CallTerms():
         return
-    if draft.now.schema < events.TERMS_SCHEMA:
+    if draft.now.schema < schemas.TERMS_SCHEMA:
         raise VersionError(
             "an older replica of this cell knows no retries, deadline or idempotency_key of a call's own",
             hint="upgrade all replicas first",

@@ -17,14 +17,14 @@ from phalanx.core.states import Cause, GangState, NodeState
 from phalanx.core.topology.names import natural_key
 from phalanx_control.lifecycle import failures, gangs
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events, queries
+from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.commands import SetNodeState
 from phalanx_control.state.model import Cordon, Gang, Node
 
 DEADLINE_MS = 600_000
 MAX_DEADLINE_MS = 30 * 86_400_000
 MAX_REASON_CHARS = 200
-CORDON_SCHEMA = events.SINCE[events.NodeCordoned]
+CORDON_SCHEMA = schemas.SINCE[events.NodeCordoned]
 _NAMED = 5
 
 

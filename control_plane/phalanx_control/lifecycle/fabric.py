@@ -5,10 +5,10 @@ from __future__ import annotations
 from phalanx.core.errors import VersionError
 from phalanx.core.topology.fabric_codec import fabric_from_json, within_limits
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events
+from phalanx_control.state import events, schemas
 from phalanx_control.state.commands import SetFabric
 
-FABRIC_SCHEMA = events.SINCE[events.FabricSet]
+FABRIC_SCHEMA = schemas.SINCE[events.FabricSet]
 
 
 def set_fabric(draft: Draft, command: SetFabric) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.core.errors import InvalidSpecError, VersionError
 from phalanx.core.spec import FunctionSpec, check_name
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events, queries
+from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.commands import DeployApp, RegisterFunction
 from phalanx_control.state.model import App, Function, Owner
 
@@ -18,7 +18,7 @@ def register(draft: Draft, command: RegisterFunction) -> None:
 def _register(draft: Draft, owner: Owner, spec: FunctionSpec) -> str:
     key = queries.function_key(draft.state, owner.workspace, spec)
     if key not in draft.state.functions:
-        since, says = events.newest_of_spec(spec)
+        since, says = schemas.newest_of_spec(spec)
         if draft.now.schema < since:
             raise VersionError(
                 f"{spec.name} {says}, which an older replica of this cell does not keep to",

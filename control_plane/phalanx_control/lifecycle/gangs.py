@@ -15,12 +15,12 @@ from phalanx.core.states import CallState, Cause, GangState, GpuState, NodeState
 from phalanx.core.topology.equipment import MAX_SHOWN_CHARS
 from phalanx_control.lifecycle import failures, meter
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events, queries
+from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.model import Call, Gang, MemberState
 
 _FORMING = frozenset({GangState.RESERVED, GangState.PREPARING})
 _HEADS_TRIED = 16
-_EQUIPMENT_SCHEMA = events.SINCE[events.RanksEquipped]
+_EQUIPMENT_SCHEMA = schemas.SINCE[events.RanksEquipped]
 PREFETCH = 2
 """Logged calls that a gang holds at most: one that runs, and one so that it never waits for the log."""
 

@@ -17,7 +17,7 @@ from phalanx.core.messages import ErrorInfo, GangFacts, GpuInfo, Hello, Leave, R
 from phalanx.core.states import GangState, GpuState, NodeState
 from phalanx_control.lifecycle import failures, gangs, meter
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events, queries
+from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.commands import NodeSilent
 from phalanx_control.state.model import Gang, Node
 
@@ -29,7 +29,7 @@ CORDONED_PER_MILLE = 200
 """Of a pool's GPUs, without a person; one is always allowed."""
 MAX_TOPOLOGY_CHARS = 512 * 1024
 """A node of 72 GPUs takes a third of it."""
-_LEAVING_SCHEMA = events.SINCE[events.NodeLeft]
+_LEAVING_SCHEMA = schemas.SINCE[events.NodeLeft]
 _MARKED = frozenset({GpuState.QUARANTINED, GpuState.EXTERNAL, GpuState.DOWN})
 _SILENT = frozenset({NodeState.SUSPECT, NodeState.LOST})
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from phalanx.core.errors import VersionError
 from phalanx.policy import policy_from_json
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events
+from phalanx_control.state import events, schemas
 from phalanx_control.state.commands import SetPolicy
 
-_SCHEMA = events.SINCE[events.PolicySet]
+_SCHEMA = schemas.SINCE[events.PolicySet]
 
 
 def set_policy(draft: Draft, command: SetPolicy) -> None:

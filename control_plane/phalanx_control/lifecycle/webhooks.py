@@ -12,7 +12,7 @@ from phalanx.core.ids import id_raw
 from phalanx.core.messages import CallTerms
 from phalanx.core.webhooks import check_url
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events
+from phalanx_control.state import events, schemas
 from phalanx_control.state.commands import NoteWebhooks, RotateWebhookSecret
 
 DELIVERED, REFUSED, GIVEN_UP = "delivered", "refused", "given up"
@@ -56,7 +56,7 @@ def _is_untold(draft: Draft, call_id: str) -> bool:
 
 
 def _check_schema(draft: Draft) -> None:
-    if draft.now.schema < events.WEBHOOK_SCHEMA:
+    if draft.now.schema < schemas.WEBHOOK_SCHEMA:
         raise VersionError("an older replica of this cell knows no webhooks", hint="upgrade all replicas first")
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from phalanx.core.states import GangState, GpuState
 from phalanx.policy import policy_from_json
-from phalanx_control.state import apply_calls, events, queries
+from phalanx_control.state import apply_calls, events, queries, schemas
 from phalanx_control.state.amounts import held_by, with_ended
 from phalanx_control.state.model import FunctionStats, Gang, GpuMark, LedgerLine, MemberState, Node, State, Usage
 
@@ -23,7 +23,7 @@ Step = Callable[[State, Any, int], State]
 
 def apply(state: State, event: events.AnyEvent, log_ms: int) -> State:
     """Returns the state after ``event``, which happened at ``log_ms`` of the log's clock."""
-    since = events.since(event)
+    since = schemas.since(event)
     if since > state.schema:
         state = replace(state, schema=since)
     return _STEPS[type(event)](state, event, log_ms)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.core.messages import ErrorInfo, NodeInfo
-from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import GpuState, NodeState
 from phalanx_control.state.model import App, BodyRef, Call, Cordon, FiledSum, Function, Gang, KeyUse, Record, Token
 
@@ -416,84 +415,6 @@ AnyEvent = (
 )
 
 Events = tuple[AnyEvent, ...]
-
-SINCE: dict[type, int] = {
-    DirectReportTaken: 2,
-    LinesFiled: 2,
-    LedgerMonthDropped: 2,
-    FabricSet: 3,
-    RanksEquipped: 3,
-    NodeLeft: 4,
-    CallOverdue: 5,
-    KeyTaken: 5,
-    KeysForgotten: 5,
-    WebhooksTried: 7,
-    WebhookSecretRotated: 7,
-    NodeCordoned: 8,
-    NodeUncordoned: 8,
-    PolicySet: 8,
-}
-"""The schema version that brought a kind; 1 for all others."""
-NAMED_NODE_SCHEMA = 4
-"""Since when a function may name its node."""
-PARENT_SCHEMA = 5
-"""Since when a call knows from inside which one it was made."""
-TERMS_SCHEMA = 5
-"""Since when a call may have terms of its own, and a function say how it is tried again."""
-HANG_SCHEMA = 6
-"""Since when a function may have a ``hang_timeout``, and calls end for it."""
-STREAMS_SCHEMA = 6
-"""Since when a function may be a generator, whose calls are streams."""
-FRESH_SCHEMA = 6
-"""Since when a function may ask for a gang of its own for each call."""
-HOLD_SCHEMA = 7
-"""Since when a function may have its gang held after a failure."""
-WEBHOOK_SCHEMA = 7
-"""Since when somebody may be told of the end of a call."""
-STANDING_SCHEMA = 8
-"""Since when a function may have a priority, and give way to others."""
-
-
-def since(event: AnyEvent) -> int:
-    """Returns the schema version that a reader of this event must know."""
-    if isinstance(event, FunctionRegistered):
-        return since_of_spec(event.function.spec)
-    if isinstance(event, CallAccepted | CallRan) and event.call is not None:
-        call = event.call
-        if call.webhook:
-            return WEBHOOK_SCHEMA
-        if call.parent:
-            return PARENT_SCHEMA
-        return TERMS_SCHEMA if call.retries is not None or call.deadline_ms or call.key else 1
-    return SINCE.get(type(event), 1)
-
-
-def since_of_spec(spec: FunctionSpec) -> int:
-    """Returns the schema version that a reader of a function must know, so that it keeps to it."""
-    return newest_of_spec(spec)[0]
-
-
-def newest_of_spec(spec: FunctionSpec) -> tuple[int, str]:
-    """Returns the newest thing that a function says: since which schema version, and in words."""
-    limits = spec.limits
-    things = (
-        (spec.priority, STANDING_SCHEMA, "has a priority"),
-        (spec.preemptible, STANDING_SCHEMA, "is preemptible"),
-        (limits.hold_on_failure_s, HOLD_SCHEMA, "is held on failure"),
-        (spec.webhook, WEBHOOK_SCHEMA, "has a webhook"),
-        (spec.streams, STREAMS_SCHEMA, "is a generator"),
-        (spec.fresh, FRESH_SCHEMA, "asks for a gang of its own for each call"),
-        (limits.hang_timeout_s, HANG_SCHEMA, "has a hang_timeout"),
-        (limits.retrying != Retrying(), TERMS_SCHEMA, "says how it is tried again"),
-        (spec.resources.node, NAMED_NODE_SCHEMA, f"names node {spec.resources.node!r}"),
-    )
-    return next(((since, words) for said, since, words in things if said), (1, ""))
-
-
-def schema_of(events: Events) -> int:
-    """Returns the schema version that a reader of ``events`` must know."""
-    return max(map(since, events), default=1)
-
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(tuple[AnyEvent, ...])

@@ -20,7 +20,7 @@ from phalanx_control.state.untold import Untold
 from phalanx_control.state.untold import build as build_untold
 
 SCHEMA_VERSION = 8
-"""What this program reads. `events.SINCE` says which kinds came with which version."""
+"""What this program reads. `schemas.SINCE` says which kinds came with which version."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
