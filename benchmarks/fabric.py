@@ -28,6 +28,7 @@ from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.cell_fabric import cell_fabric
 from phalanx_control.scheduler.fit import find_place
+from phalanx_control.scheduler.kinds import ANY_GPU
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import Rooms, rooms_of
 from phalanx_control.state import events
@@ -142,7 +143,7 @@ def first_fit(need: Need, rooms: Rooms) -> tuple[str, ...]:
         each = need.gpus // count
         found: list[str] = []
         for room in rooms.values():
-            if room.count_free("") >= each:
+            if room.count_free(ANY_GPU) >= each:
                 found.append(room.id)
             if len(found) == count:
                 return tuple(found)
@@ -175,7 +176,7 @@ def _first_placement(state: State) -> float:
 
 def _load(rooms: Rooms) -> float:
     gpus = sum(len(room.node.info.gpus) for room in rooms.values())
-    return 1 - sum(room.count_free("") for room in rooms.values()) / gpus
+    return 1 - sum(room.count_free(ANY_GPU) for room in rooms.values()) / gpus
 
 
 def _timed(work: Callable[[], object]) -> float:

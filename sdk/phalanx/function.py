@@ -20,7 +20,7 @@ from phalanx.definition import ById, Decorated, Definition, Deployed, Own, Targe
 from phalanx.durations import Duration
 from phalanx.loader import function_of, is_offered_by_name
 from phalanx.map_verbs import ForEach, Map, SpawnMap, StarMap
-from phalanx.options import Options, check_names, spec_for
+from phalanx.options import Fabric, Options, check_names, spec_for
 from phalanx.overrides import Asked, CallOptions, Overridden, overridden
 from phalanx.retries import Retries, RetryOn
 from phalanx.verbs import Local, Remote, Spawn, StreamVerb
@@ -161,6 +161,11 @@ def gpu_function(
     cpus: float | None = ...,
     memory_gb: float | None = ...,
     nodes: int | None = ...,
+    min_memory_gb: float | None = ...,
+    isolation: Literal["node"] | None = ...,
+    spread: bool = ...,
+    fabric: Fabric = ...,
+    prefer_fabric: Fabric = ...,
     backend: Literal["auto", "nccl", "gloo"] = ...,
     launch: Literal["per_gpu", "per_node", "single"] = ...,
     returns: Literal["rank0"] = ...,
@@ -191,6 +196,11 @@ def gpu_function(
     cpus: float | None = ...,
     memory_gb: float | None = ...,
     nodes: int | None = ...,
+    min_memory_gb: float | None = ...,
+    isolation: Literal["node"] | None = ...,
+    spread: bool = ...,
+    fabric: Fabric = ...,
+    prefer_fabric: Fabric = ...,
     backend: Literal["auto", "nccl", "gloo"] = ...,
     launch: Literal["per_gpu", "per_node", "single"] = ...,
     returns: Literal["all"],
@@ -222,6 +232,11 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     cpus: float | None = None,
     memory_gb: float | None = None,
     nodes: int | None = None,
+    min_memory_gb: float | None = None,
+    isolation: Literal["node"] | None = None,
+    spread: bool = False,
+    fabric: Fabric = "any",
+    prefer_fabric: Fabric = "any",
     backend: Literal["auto", "nccl", "gloo"] = "auto",
     launch: Literal["per_gpu", "per_node", "single"] = "per_gpu",
     returns: Literal["rank0", "all"] = "rank0",
@@ -246,7 +261,12 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     """Makes a function run on a gang of GPUs.
 
     gpus: GPUs of the whole gang; 0 for a CPU function, a fraction for a part of one GPU. gpu: the model, as "H100".
-    cpus, memory_gb: limits per rank (10^9 bytes). nodes: machines to spread over, evenly. backend: "auto" is NCCL on
+    cpus, memory_gb: limits per rank (10^9 bytes). min_memory_gb: what each GPU has at least, as 80.
+    nodes: machines to spread over, evenly; without, as few as can be. spread: as many as can be instead, evenly.
+    isolation: "node" keeps everybody else off the gang's nodes while it is there; it goes only where nobody is.
+    fabric: what must connect all GPUs of the gang: "nvlink", one NVLink domain; "rail", the nodes are in one of the
+    smallest domains of the cell's fabric (`gpuctl topo fabric`). It waits until it has that. prefer_fabric: has that
+    where it can be had at once, and else takes what there is. backend: "auto" is NCCL on
     GPUs and gloo elsewhere. launch: processes to start, one "per_gpu", one "per_node", or a "single" one.
     returns: rank 0's value, or "all" for the list by rank.
     Durations are seconds or text such as "10m". timeout: of one execution. startup_timeout: until the gang is ready.
@@ -278,6 +298,11 @@ def gpu_function(  # noqa: PLR0913  the public decorator
         cpus=cpus,
         memory_gb=memory_gb,
         nodes=nodes,
+        min_memory_gb=min_memory_gb,
+        isolation=isolation,
+        spread=spread,
+        fabric=fabric,
+        prefer_fabric=prefer_fabric,
         backend=backend,
         launch=launch,
         returns=returns,

@@ -6,15 +6,17 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from phalanx.core.errors import InvalidSpecError
-from phalanx.core.spec import EnvSpec, FunctionSpec, Limits, Resources, Retrying, check_name
+from phalanx.core.spec import FABRICS, EnvSpec, FunctionSpec, Limits, Resources, Retrying, check_name
 from phalanx.core.webhooks import check_url
 from phalanx.durations import Duration, positive, seconds
 from phalanx.retries import Retries, RetryOn, merged
 
 DEFAULT_DISCONNECT_GRACE_S = 300.0
+Fabric = Literal["nvlink", "rail", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,11 @@ class Options:
     cpus: float | None = None
     memory_gb: float | None = None
     nodes: int | None = None
+    min_memory_gb: float | None = None
+    isolation: Literal["node"] | None = None
+    spread: bool = False
+    fabric: Fabric = "any"
+    prefer_fabric: Fabric = "any"
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     launch: Literal["per_gpu", "per_node", "single"] = "per_gpu"
     returns: Literal["rank0", "all"] = "rank0"
@@ -118,7 +125,30 @@ def _resources(options: Options) -> Resources:
         cpus=_number("cpus", options.cpus or 0),
         memory_gb=_number("memory_gb", options.memory_gb or 0),
         nodes=0 if options.nodes is None else _at_least_one("nodes", options.nodes),
+        min_memory_gb=_min_memory(options.min_memory_gb),
+        isolation=_isolation(options.isolation),
+        spread=_flag("spread", options.spread),
+        fabric=_fabric("fabric", options.fabric),
+        prefer_fabric=_fabric("prefer_fabric", options.prefer_fabric),
     )
+
+
+def _min_memory(value: object) -> float:
+    return 0 if value is None else _number("min_memory_gb", value)
+
+
+def _isolation(value: object) -> str:
+    if value not in (None, "node"):
+        raise InvalidSpecError(f"isolation={value!r}: use 'node', or leave it out")
+    return "" if value is None else "node"
+
+
+def _fabric(what: str, value: object) -> str:
+    """Returns "" for "any", which asks for nothing."""
+    if value not in ("any", *FABRICS):
+        legal = ", ".join(map(repr, (*FABRICS, "any")))
+        raise InvalidSpecError(f"{what}={value!r}: use one of {legal}")
+    return "" if value == "any" else str(value)
 
 
 def _limits(options: Options) -> Limits:
@@ -154,16 +184,12 @@ def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> FunctionSpec:
-    """Returns the spec with other ``gpus``, ``gpu``, ``startup_timeout``, ``grace`` or ``hold_on_failure``.
+    """Returns the spec with other resources, ``startup_timeout``, ``grace`` or ``hold_on_failure``.
 
     Raises InvalidSpecError.
     """
-    resources: dict[str, Any] = {}
+    resources = {name: _RESOURCES[name](value) for name, value in changes.items() if name in _RESOURCES}
     limits: dict[str, Any] = {}
-    if "gpus" in changes:
-        resources["gpus"] = _number("gpus", changes["gpus"])
-    if "gpu" in changes:
-        resources["gpu"] = _text("gpu", changes["gpu"])
     if "startup_timeout" in changes:
         limits["startup_timeout_s"] = positive("startup_timeout", changes["startup_timeout"])
     if "grace" in changes:
@@ -215,3 +241,15 @@ def _text(what: str, value: object) -> str:
         raise InvalidSpecError(f"{what}={value!r}: give the model's name, as 'H100', or leave it out")
     check_name(what, value)
     return value
+
+
+_RESOURCES: dict[str, Callable[[object], object]] = {
+    "gpus": partial(_number, "gpus"),
+    "gpu": partial(_text, "gpu"),
+    "min_memory_gb": _min_memory,
+    "isolation": _isolation,
+    "spread": partial(_flag, "spread"),
+    "fabric": partial(_fabric, "fabric"),
+    "prefer_fabric": partial(_fabric, "prefer_fabric"),
+}
+"""How the resources are read that `.options` may change."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from phalanx.core.clock import SystemClock
 from phalanx.core.errors import InvalidSpecError
@@ -17,7 +17,7 @@ from phalanx.core.messages import CallTerms
 from phalanx.core.spec import MAX_NAME_CHARS, Retrying
 from phalanx.definition import Decorated, Definition, Deployed, Target
 from phalanx.durations import Duration, positive
-from phalanx.options import check_names, webhook_url
+from phalanx.options import Fabric, check_names, webhook_url
 from phalanx.retries import Retries, RetryOn, class_names, merged
 
 if TYPE_CHECKING:
@@ -35,13 +35,29 @@ class CallOptions(TypedDict, total=False):
     webhook: str
     gpus: float
     gpu: str | None
+    min_memory_gb: float | None
+    isolation: Literal["node"] | None
+    spread: bool
+    fabric: Fabric
+    prefer_fabric: Fabric
     startup_timeout: Duration
     grace: Duration
     hold_on_failure: Duration | None
 
 
 _OF_THE_CALL = ("timeout", "retries", "retry_on", "deadline", "idempotency_key", "webhook")
-_OF_THE_GANG = ("gpus", "gpu", "startup_timeout", "grace", "hold_on_failure")
+_OF_THE_GANG = (
+    "gpus",
+    "gpu",
+    "min_memory_gb",
+    "isolation",
+    "spread",
+    "fabric",
+    "prefer_fabric",
+    "startup_timeout",
+    "grace",
+    "hold_on_failure",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,15 @@ from phalanx_control.scheduler.room import NodeRoom, Rooms, rooms_of
 from phalanx_control.state.model import State
 from tests.support.builders import spec
 
-_NEEDS = tuple(Need(spec=spec(gpus=gpus), workspace="default") for gpus in (1, 2, 4, 8))
+_ASKED = (
+    {"gpus": 1},
+    {"gpus": 2},
+    {"gpus": 4},
+    {"gpus": 8},
+    {"gpus": 2, "isolation": "node"},
+    {"gpus": 2, "fabric": "nvlink"},
+)
+_NEEDS = tuple(Need(spec=spec(**asked), workspace="default") for asked in _ASKED)  # pyright: ignore[reportArgumentType]
 
 
 def check_picture(state: State) -> None:
@@ -28,7 +36,7 @@ def check_picture(state: State) -> None:
 
 def _shown(room: NodeRoom) -> Any:
     gpus = [(g.info, g.usable, round(g.taken, 6), g.whole, g.holders, g.workspaces) for g in room.gpus]
-    counts = (room.cpu_gangs, room.gangs, room.gpu_gangs, round(room.cpus, 6), round(room.memory_bytes))
+    counts = (room.cpu_gangs, room.gangs, room.gpu_gangs, room.isolated, round(room.cpus, 6), round(room.memory_bytes))
     return room.node, room.at, room.spot, counts, gpus
 
 

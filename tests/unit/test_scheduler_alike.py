@@ -11,6 +11,7 @@ from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.presets import preset
 from phalanx.core.topology.tables import Tables
 from phalanx_control.scheduler.fit import Place
+from phalanx_control.scheduler.kinds import ANY_GPU
 from phalanx_control.scheduler.nearest import bench_of
 from tests.support.builders import node_info
 from tests.support.cells import Cell, looks_like, tree
@@ -126,7 +127,7 @@ def test_a_set_in_common_is_found_wherever_there_is_one(held: list[set[int]], co
     place = cell.find(count * each, count)
     if place is None:
         return
-    benches = [bench for room in cell.rooms.values() if (bench := bench_of(room, "")) is not None]
+    benches = [bench for room in cell.rooms.values() if (bench := bench_of(room, ANY_GPU)) is not None]
     tables = benches[0].tables
     assert isinstance(tables, Tables)
     sets = (places for _, group in tables.order[each] for places in group)

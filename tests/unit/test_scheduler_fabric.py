@@ -14,6 +14,7 @@ from phalanx.core.topology.fabric import Fabric, FabricNode
 from phalanx.core.topology.importers.detect import read_fabric
 from phalanx.core.topology.presets import preset
 from phalanx_control.scheduler.cell_fabric import known_fabric
+from phalanx_control.scheduler.kinds import ANY_GPU
 from tests.support.builders import node_info
 from tests.support.cells import Cell, looks_like, tree
 from tests.support.fabrics import members, nvl72_fabric
@@ -212,7 +213,7 @@ def rank_of(cell: Cell, names: tuple[str, ...]) -> int:
 @given(cells())
 def test_no_other_nodes_would_be_nearer(drawn: tuple[Cell, int, int]) -> None:
     cell, count, each = drawn
-    fitting = [name for name, room in cell.rooms.items() if room.count_free("") >= each]
+    fitting = [name for name, room in cell.rooms.items() if room.count_free(ANY_GPU) >= each]
     found = cell.find(count * each, count)
     if len(fitting) < count:
         assert found is None
@@ -234,7 +235,7 @@ def test_no_fewer_domains_of_the_largest_level_below_would_do(drawn: tuple[Cell,
         return
     chosen = tuple(member.node_id for member in found.members)
     top = rank_of(cell, chosen)
-    fitting = [name for name, room in cell.rooms.items() if room.count_free("") >= each]
+    fitting = [name for name, room in cell.rooms.items() if room.count_free(ANY_GPU) >= each]
     alike = [other for other in combinations(fitting, count) if rank_of(cell, other) == top]
     assert parts(cell, chosen, top - 1) == min(parts(cell, other, top - 1) for other in alike)
 

@@ -9,8 +9,9 @@ from phalanx.core import messages as m
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GpuState
 from phalanx_control.scheduler.fit import Place, find_place
+from phalanx_control.scheduler.kinds import GpuKind, model_matches
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import model_matches, rooms_of
+from phalanx_control.scheduler.room import rooms_of
 from phalanx_control.scheduler.words import count_gpus
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Owner
@@ -115,7 +116,7 @@ def test_cpu_functions_go_to_the_least_loaded_node_and_are_limited() -> None:
 
 
 def test_eleven_gpus_are_written_as_people_do() -> None:
-    assert [count_gpus(1), count_gpus(2, "H100|H200"), count_gpus(0.5)] == [
+    assert [count_gpus(1), count_gpus(2, GpuKind("H100|H200")), count_gpus(0.5)] == [
         "1 GPU",
         "2 H100 or H200 GPUs",
         "0.5 GPUs",

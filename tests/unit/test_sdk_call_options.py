@@ -13,7 +13,7 @@ import pytest
 import phalanx
 from phalanx.core.errors import InvalidSpecError
 from phalanx.core.messages import CallTerms
-from phalanx.core.spec import FunctionSpec, Limits, Retrying
+from phalanx.core.spec import FunctionSpec, Limits, Resources, Retrying
 from phalanx.definition import Target
 from phalanx.retries import class_names
 from tests.support import fake_client
@@ -134,6 +134,11 @@ def test_a_misspelled_option_is_refused_with_the_one_that_was_meant() -> None:
         pytest.param({"idempotency_key": 17}, r"give text", id="a-number-as-key"),
         pytest.param({"gpus": 1.5}, r"gpus=1.5: use a whole number", id="one-and-a-half"),
         pytest.param({"grace": "x"}, r"grace='x'", id="grace"),
+        pytest.param({"min_memory_gb": "80"}, r"min_memory_gb='80': give a number", id="memory-as-text"),
+        pytest.param({"isolation": "gpu"}, r"isolation='gpu': use 'node', or leave it out", id="isolation"),
+        pytest.param({"spread": 2}, r"spread=2: give True or False", id="spread"),
+        pytest.param({"gpus": 2, "fabric": "bus"}, r"fabric='bus': use one of 'nvlink', 'rail', 'any'", id="fabric"),
+        pytest.param({"gpus": 2, "prefer_fabric": ["rail"]}, r"prefer_fabric=\['rail'\]: use one of", id="wish"),
         pytest.param({"startup_timeout": 0}, r"startup_timeout=0", id="startup"),
     ],
 )
@@ -188,6 +193,17 @@ def test_other_resources_make_a_variant_that_is_registered_once() -> None:
     assert two.spec is not None
     assert (two.spec.resources.gpus, two.spec.limits.startup_timeout_s) == (2, 9)
     assert two.options(gpus=0).options(startup_timeout=300).definition is plain.definition
+
+
+def test_where_a_gang_may_be_is_said_by_the_decorator_and_by_options() -> None:
+    @phalanx.gpu_function(gpus=8, min_memory_gb=80, isolation="node", spread=True, fabric="rail")
+    def f() -> None: ...
+
+    assert f.spec is not None
+    assert f.spec.resources == Resources(gpus=8, min_memory_gb=80, isolation="node", spread=True, fabric="rail")
+    other = f.options(min_memory_gb=None, isolation=None, spread=False, fabric="any", prefer_fabric="nvlink").spec
+    assert other is not None
+    assert other.resources == Resources(gpus=8, prefer_fabric="nvlink")
 
 
 def test_the_handle_still_runs_here_and_binds() -> None:

@@ -39,6 +39,11 @@ SPEC_CHOICES = {
     "cpus": st.floats(0, 1e6, width=32),
     "memory_gb": st.floats(0, 1e6, width=32),
     "nodes": st.just(0),
+    "min_memory_gb": st.just(0.0),
+    "isolation": st.sampled_from(["", "node"]),
+    "spread": st.just(False),
+    "fabric": st.just(""),
+    "prefer_fabric": st.just(""),
     "retries": st.integers(0, 100),
     "backoff": st.floats(1, 100),
     "initial_delay_s": st.floats(0, 60),
@@ -84,6 +89,12 @@ def test_every_dataclass_has_a_message_with_the_same_fields(cls: type) -> None:
     ours = [f.name for f in fields(cls)]
     theirs = [f.name for f in proto_class(cls.__name__).DESCRIPTOR.fields]
     assert ours == theirs
+
+
+@pytest.mark.parametrize("fabric", [{"fabric": "nvlink"}, {"prefer_fabric": "rail"}])
+def test_what_only_goes_with_certain_gpus_survives(fabric: dict[str, str]) -> None:
+    asked = spec.Resources(gpus=8, min_memory_gb=80, spread=True, **fabric)  # pyright: ignore[reportArgumentType]
+    assert from_proto(spec.Resources, to_proto(asked)) == asked
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)

@@ -14,6 +14,7 @@ from operator import and_
 
 from phalanx.core.topology.islands import Islands
 from phalanx_control.scheduler.domains import Portion
+from phalanx_control.scheduler.kinds import GpuKind
 from phalanx_control.scheduler.nearest import Bench, Kind, Picked, bench_of, pick
 from phalanx_control.scheduler.room import NodeRoom
 
@@ -39,7 +40,7 @@ class Parts:
     note: str = ""
 
 
-def pick_alike(portions: Sequence[Portion], model: str, each: int) -> Parts:
+def pick_alike(portions: Sequence[Portion], model: GpuKind, each: int) -> Parts:
     """Returns the gang's GPUs on each node, ``each`` of them."""
     rooms = [node.room for portion in portions for node in portion.nodes[: portion.count]]
     benches = [bench_of(room, model) for room in rooms]
@@ -52,7 +53,7 @@ def pick_alike(portions: Sequence[Portion], model: str, each: int) -> Parts:
     return same or _own(rooms, model, each, f"not the same GPUs on every node: no set of {each} is free on all of them")
 
 
-def _own(rooms: Sequence[NodeRoom], model: str, each: int, note: str = "") -> Parts:
+def _own(rooms: Sequence[NodeRoom], model: GpuKind, each: int, note: str = "") -> Parts:
     return Parts(tuple(Part(room, pick(room, model, each)) for room in rooms), note)
 
 
@@ -66,7 +67,7 @@ def _same_places(rooms: Sequence[NodeRoom], benches: Sequence[Bench], each: int)
     return Parts(parts, "" if whole else "the same GPUs on every node")
 
 
-def _others_with_the_same(portions: Sequence[Portion], model: str, each: int, tables: Kind) -> Parts | None:
+def _others_with_the_same(portions: Sequence[Portion], model: GpuKind, each: int, tables: Kind) -> Parts | None:
     """Looks for as many nodes of each portion that have one set in common, the fewest free GPUs in all.
 
     None also for nodes of more GPUs than a table holds: their sets are not listed.
@@ -88,7 +89,7 @@ def _others_with_the_same(portions: Sequence[Portion], model: str, each: int, ta
     return _same_places([room for room, _ in best[1]], [bench for _, bench in best[1]], each)
 
 
-def _offers(portion: Portion, model: str, tables: Kind) -> list[tuple[NodeRoom, Bench]]:
+def _offers(portion: Portion, model: GpuKind, tables: Kind) -> list[tuple[NodeRoom, Bench]]:
     rooms = (node.room for node in portion.nodes[:_NODES_TRIED])
     pairs = ((room, bench_of(room, model)) for room in rooms)
     return [(room, bench) for room, bench in pairs if bench is not None and bench.tables is tables]

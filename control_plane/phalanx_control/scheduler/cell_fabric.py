@@ -72,6 +72,16 @@ class CellFabric:
         self._seen[node_id] = (text, found)
         return found
 
+    def rank_of(self, required: str) -> int | None:
+        """Returns in areas of which rank the nodes of a gang must be together: one that no area has, where no fabric
+        is known; None: anywhere.
+        """
+        if required == "nvlink":
+            return 0
+        if required == "rail":
+            return 1 if self.fabric.levels else len(self.levels)
+        return None
+
     def order(self, nodes: Iterable[Node]) -> tuple[str, ...]:
         """Returns the nodes' names as their ranks follow each other: near ones together."""
         places = [_place(self.fabric, node) for node in nodes]

@@ -2,7 +2,7 @@
 
 Domains are tried from NVLink domains over the levels of the fabric to the cell. Where the gang needs several domains
 below the one that holds it: as few as possible, the largest first, the last one the tightest. At the bottom the nodes
-with the fewest free GPUs, so that empty ones stay empty. Nothing here is required: a gang that fits is placed.
+with the fewest free GPUs, so that empty ones stay empty. Only a function that says so requires a domain.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Choice:
     missed: tuple[Tally, ...]
 
 
-def choose_nodes(candidates: Candidates, count: int) -> Choice | None:
-    """Returns ``count`` candidates, as near to each other as can be; None where there are too few."""
+def choose_nodes(candidates: Candidates, count: int, *, only: int | None = None) -> Choice | None:
+    """Returns ``count`` candidates, as near to each other as can be; None where there are too few, in areas of the rank
+    ``only`` where that is given."""
     missed: list[Tally] = []
-    for level in candidates.by_level():
+    levels = candidates.by_level()
+    for level in levels if only is None else levels[only : only + 1]:
         able = [tally for tally in level.values() if tally.nodes >= count]
         if able:
             best = _tightest(able, count)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from phalanx.core.played import asks_for_played
 from phalanx.core.states import NodeState
 from phalanx_control.scheduler.candidates import Candidates
 from phalanx_control.scheduler.fit import candidates_for, find_place
+from phalanx_control.scheduler.joined import pick_joined
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
@@ -21,7 +23,7 @@ _CLOSED_NAMED = 2
 
 def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
     """Returns the sentence for the oldest call of a function that fits nowhere now, ``kept`` nodes left out."""
-    played = asks_for_played(need.model)
+    played = asks_for_played(need.model.model)
     known = [room for room in rooms.values() if room.played == played and need.takes(room.id)]
     if need.node and not known:
         return f"waits for node {need.node}"
@@ -33,9 +35,23 @@ def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str]
     asks = count_gpus(need.gpus or need.share, need.model) if need.gpus or need.share else _cpu_words(need)
     if kept and find_place(need, rooms) is not None:
         return f"needs {asks}, free only where nodes are kept for an older call"
+    instead = f"{_cordoned(need, known)}{_counterfactual(need, rooms, kept)}"
     if need.gpus:
-        return _whole(state, need, rooms, usable) + _cordoned(need, known)
-    return f"needs {asks}; none of {len(usable)} nodes has that free{_cordoned(need, known)}"
+        return f"{_whole(state, need, rooms, usable)}{instead}"
+    return f"needs {asks}; none of {len(usable)} nodes has that free{instead}"
+
+
+def _counterfactual(need: Need, rooms: Rooms, kept: frozenset[str]) -> str:
+    """Names what the function could ask for less to start at once; "" where no single thing would do."""
+    res = need.spec.resources
+    others: list[tuple[str, Need]] = []
+    if need.fabric:
+        others.append(("fabric='any'", replace(need, fabric_instead="")))
+    if res.isolation:
+        spec = replace(need.spec, resources=replace(res, isolation=""))
+        others.append(("isolation=None", replace(need, spec=spec)))
+    words = [text for text, other in others if find_place(other, rooms, barred=kept) is not None]
+    return f"; starts now with {' or '.join(words)}" if words else ""
 
 
 def _closed(room: NodeRoom) -> str:
@@ -59,6 +75,8 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
     fewest = _fewest(need, usable)
     candidates = candidates_for(need, rooms, fewest)
     asks = f"needs {count_gpus(need.gpus, need.model)} on {need.node or count_nodes(fewest)}"
+    if len(candidates) >= fewest > 1:
+        return f"{asks}; {_apart(candidates, rooms, need, fewest)}"
     if len(candidates):
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"
         able = candidates.names()
@@ -75,6 +93,16 @@ def _fewest(need: Need, usable: list[NodeRoom]) -> int:
     return next(able, counts[0] if counts else max(1, need.spec.resources.nodes))
 
 
+def _apart(candidates: Candidates, rooms: Rooms, need: Need, count: int) -> str:
+    """There are enough nodes, and not together as they must be."""
+    rank = rooms.fabric.rank_of(need.fabric)
+    levels = candidates.by_level()
+    found = levels[rank].values() if rank is not None and rank < len(levels) else ()
+    best = max(found, key=lambda tally: tally.nodes, default=None)
+    most = f"{best.area.words} has {best.nodes} of them" if best is not None else "no two of them are known to be"
+    return f"{len(candidates)} nodes have {need.gpus // count} free, but not within one domain: {most}"
+
+
 def _too_few(candidates: Candidates, count: int, each: int) -> str:
     """Says how many nodes could take their part, and how many of them lie together."""
     text = f"{len(candidates)} of {count_nodes(count)} {'has' if len(candidates) == 1 else 'have'} {each} free"
@@ -89,14 +117,29 @@ def _nearest_miss(state: State, need: Need, best: NodeRoom, fewest: int, named: 
     each = need.gpus // fewest
     free, total = best.count_free(need.model), len(best.matching(need.model))
     if free >= each:
+        if not best.admits(need.spec):
+            return f"{best.id} has {free} free of {total}, but {_not_alone(best)}"
         if not best.has_room_beside_gpus(need.spec, need.ranks_on_node(fewest)):
             return f"{best.id} has the GPUs, but not the cpus or memory"
-        refusal = why_none(best, need.model, each)
+        refusal = why_none(best, need.model, each) or _not_joined(best, need, each)
         if refusal:
             return f"{best.id} has {free} free of {total}, but {refusal}"
     text = f"{named} {best.id} has {free} free of {total}"
     held = _holders(state, best, need)
     return f"{text} ({held}){_never(best, need, each)}" if held else text
+
+
+def _not_alone(best: NodeRoom) -> str:
+    """Says who is on a node that one of two gangs wants for itself."""
+    if best.isolated:
+        return "a gang keeps others off it (isolation='node')"
+    gangs = f"{best.gangs} gang{'s are' if best.gangs > 1 else ' is'}"
+    return f"{gangs} on it, and isolation='node' wants it empty"
+
+
+def _not_joined(best: NodeRoom, need: Need, each: int) -> str:
+    joined = need.fabric != "nvlink" or pick_joined(best, need.model, each) is not None
+    return "" if joined else f"no {each} of them are joined by NVLink"
 
 
 def _never(best: NodeRoom, need: Need, each: int) -> str:

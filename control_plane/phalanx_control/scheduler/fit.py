@@ -12,7 +12,8 @@ from phalanx.core.messages import Member
 from phalanx_control.scheduler.alike import Part, Parts, pick_alike
 from phalanx_control.scheduler.candidates import Candidates
 from phalanx_control.scheduler.domains import choose_nodes
-from phalanx_control.scheduler.nearest import can_pick, pick
+from phalanx_control.scheduler.joined import are_joined, pick_joined
+from phalanx_control.scheduler.nearest import Picked, can_pick, pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
 from phalanx_control.scheduler.words import placement_words
@@ -31,21 +32,35 @@ class Place:
 def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()) -> Place | None:
     """Returns where the gang fits now, leaving out ``barred`` nodes; None when it does not."""
     if need.gpus:
-        return _whole_place(need, rooms, barred)
-    usable = [room for room in rooms.values() if room.open and room.id not in barred and need.takes(room.id)]
+        wish = need.preferred
+        preferred = _whole_place(wish, rooms, barred) if wish is not None else None
+        return preferred or _whole_place(need, rooms, barred)
+    open_ = (room for room in rooms.values() if room.open and room.admits(need.spec))
+    usable = [room for room in open_ if room.id not in barred and need.takes(room.id)]
     return _share_place(need, usable) if need.share else _cpu_place(need, usable)
 
 
 def _whole_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
-    for count in need.node_counts(len(rooms)):
+    counts = list(need.node_counts(len(rooms)))
+    for count in reversed(counts) if need.spec.resources.spread else counts:
         if need.gpus // count > rooms.largest:
             continue
         candidates = candidates_for(need, rooms, count)
         with candidates.without(barred):
-            while len(candidates) >= count:
-                placed = _on_nodes(need, rooms, candidates, count)
-                if placed is not None:
-                    return placed
+            placed = _on_some(need, rooms, candidates, count)
+        if placed is not None:
+            return placed
+    return None
+
+
+def _on_some(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> Place | None:
+    """Tries again without the nodes that give no set after all, for as long as there are any."""
+    left = len(candidates) + 1
+    while count <= len(candidates) < left:
+        left = len(candidates)
+        placed = _on_nodes(need, rooms, candidates, count)
+        if placed is not None:
+            return placed
     return None
 
 
@@ -53,16 +68,17 @@ def candidates_for(need: Need, rooms: Rooms, count: int) -> Candidates:
     """Returns the nodes that can take one of ``count`` equal parts of the gang; the same ones while nothing changes."""
     each, ranks, spec = need.gpus // count, need.ranks_on_node(count), need.spec
     beside = (spec.resources.cpus * ranks, spec.resources.memory_gb * ranks)
-    key = (need.model, each, beside, need.node)
+    joined, isolation = need.fabric == "nvlink", spec.resources.isolation
+    key = (need.model, each, beside, need.node, joined, isolation)
     found = rooms.candidates.get(key)
     if found is not None:
         return found.up_to_date()
 
     def offer(room: NodeRoom) -> int:
         free = room.count_free(need.model)
-        if free < each or not room.open or not need.takes(room.id):
+        if free < each or not room.open or not need.takes(room.id) or not room.admits(spec):
             return 0
-        if not can_pick(room, need.model, each):
+        if not (pick_joined(room, need.model, each) if joined else can_pick(room, need.model, each)):
             return 0
         return free if beside == (0, 0) or room.has_room_beside_gpus(spec, ranks) else 0
 
@@ -75,18 +91,21 @@ def candidates_for(need: Need, rooms: Rooms, count: int) -> Candidates:
 def _on_nodes(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> Place | None:
     """Returns the best place; None where a node gives no set after all, which is then no candidate any more."""
     each = need.gpus // count
+    choice = None
     if count == 1:
         room = candidates.fullest()
-        parts = Parts((Part(room, pick(room, need.model, each)),)) if room is not None else Parts(())
-        choice = None
+        best = pick_joined if need.fabric == "nvlink" else pick
+        parts = Parts((Part(room, best(room, need.model, each)),)) if room is not None else Parts(())
     else:
-        choice = choose_nodes(candidates, count)
+        choice = choose_nodes(candidates, count, only=rooms.fabric.rank_of(need.fabric))
         parts = pick_alike(choice.portions, need.model, each) if choice is not None else Parts(())
+    by_name: dict[str, tuple[NodeRoom, Picked]] = {}
     for part in parts.parts:
-        if part.picked is None:
+        if part.picked is None or (need.fabric == "nvlink" and not are_joined(part.room, part.picked.gpus)):
             candidates.drop(part.room)
             candidates.guessed = True
-    by_name = {part.room.id: (part.room, part.picked) for part in parts.parts if part.picked is not None}
+        else:
+            by_name[part.room.id] = (part.room, part.picked)
     if len(by_name) < count:
         return None
     names = rooms.fabric.order(part.room.node for part in parts.parts) if count > 1 else tuple(by_name)

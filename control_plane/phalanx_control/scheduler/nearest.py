@@ -20,6 +20,7 @@ from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
 from phalanx.core.topology.refusals import Cause, Refusal
 from phalanx.core.topology.tables import MOST_DEVICES, Tables, build_tables
+from phalanx_control.scheduler.kinds import GpuKind
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom
 
 _KINDS_OF_NODES = 64
@@ -70,7 +71,7 @@ class Bench:
         return None
 
 
-def pick(room: NodeRoom, model: str, count: int) -> Picked | None:
+def pick(room: NodeRoom, model: GpuKind, count: int) -> Picked | None:
     """Returns ``count`` free GPUs of the node; None where it has no such set."""
     free = room.free(model)
     if len(free) < count:
@@ -79,19 +80,19 @@ def pick(room: NodeRoom, model: str, count: int) -> Picked | None:
     return Picked(tuple(free[:count])) if bench is None else bench.pick(count)
 
 
-def can_pick(room: NodeRoom, model: str, count: int) -> bool:
+def can_pick(room: NodeRoom, model: GpuKind, count: int) -> bool:
     """Says whether enough free GPUs make a set that is allowed; reads no topology that allows them all."""
     return not _is_restricted(room.node.info.topology) or pick(room, model, count) is not None
 
 
-def why_none(room: NodeRoom, model: str, count: int) -> str:
+def why_none(room: NodeRoom, model: GpuKind, count: int) -> str:
     """Returns why the node's free GPUs make no set of ``count``, though there are enough; "" where they do."""
     bench = bench_of(room, model)
     chosen = _choose(bench.tables, bench.free, count) if bench is not None else None
     return chosen.reason if isinstance(chosen, Refusal) else ""
 
 
-def bench_of(room: NodeRoom, model: str) -> Bench | None:
+def bench_of(room: NodeRoom, model: GpuKind) -> Bench | None:
     """Returns the node's free GPUs; None where nothing is known of what connects them."""
     known = _known(room.node.info.topology)
     if known is None:
@@ -103,7 +104,7 @@ def bench_of(room: NodeRoom, model: str) -> Bench | None:
     return Bench(tables, mask_of(by_place), by_place, unnamed)
 
 
-def why_never(room: NodeRoom, model: str, count: int) -> str:
+def why_never(room: NodeRoom, model: GpuKind, count: int) -> str:
     """Returns why the node can give no gang ``count`` of its GPUs, however free it is; "" where it could."""
     text = room.node.info.topology
     if not text or not _is_restricted(text):

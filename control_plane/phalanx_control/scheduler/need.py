@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phalanx.core.spec import FunctionSpec
+from phalanx_control.scheduler.kinds import GpuKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,24 @@ class Need:
     spec: FunctionSpec
     workspace: str
 
+    fabric_instead: str | None = None
+    """What must connect its GPUs, where that is not what the function says."""
+
     @property
-    def model(self) -> str:
-        return self.spec.resources.gpu
+    def model(self) -> GpuKind:
+        """Which GPUs will do."""
+        return GpuKind(self.spec.resources.gpu, self.spec.resources.min_memory_gb)
+
+    @property
+    def fabric(self) -> str:
+        """What must connect all of its GPUs: "nvlink", "rail", or "" for anything."""
+        return self.spec.resources.fabric if self.fabric_instead is None else self.fabric_instead
+
+    @property
+    def preferred(self) -> Need | None:
+        """The same with the fabric that it would rather have; None where it has no wish."""
+        wish = self.spec.resources.prefer_fabric
+        return replace(self, fabric_instead=wish) if wish and self.fabric_instead is None else None
 
     @property
     def node(self) -> str:

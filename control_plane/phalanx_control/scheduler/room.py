@@ -15,6 +15,7 @@ from phalanx.core.spec import FunctionSpec
 from phalanx.core.topology.names import natural_key
 from phalanx.policy import policy_from_json
 from phalanx_control.scheduler.cell_fabric import CellFabric, Spot, cell_fabric
+from phalanx_control.scheduler.kinds import GpuKind
 from phalanx_control.state.amounts import Amount, held_by
 from phalanx_control.state.model import Gang, MemberState, Node, State
 
@@ -76,16 +77,18 @@ class NodeRoom:
     cpu_gangs: int = 0
     gangs: int = 0
     gpu_gangs: int = 0
+    isolated: int = 0
+    """Gangs that keep others off the node."""
     _gpus: list[GpuRoom] | None = None
     """Made when first looked at: most nodes of a large cell are not, in one pass."""
-    _free: dict[str, list[GpuRoom]] | None = None
+    _free: dict[GpuKind, list[GpuRoom]] | None = None
     """By model; forgotten when something is taken or given back."""
 
     def become(self, node: Node, spot: Spot) -> None:
         """Starts anew, empty, as what the node is now."""
         self.node, self.spot = node, spot
         self.cpus, self.memory_bytes = node.info.cpus, node.info.memory_bytes
-        self.cpu_gangs = self.gangs = self.gpu_gangs = 0
+        self.cpu_gangs = self.gangs = self.gpu_gangs = self.isolated = 0
         self._gpus = self._free = None
 
     @property
@@ -100,20 +103,20 @@ class NodeRoom:
             self._gpus = [GpuRoom(info=gpu, usable=gpu.uuid not in marks) for gpu in gpus]
         return self._gpus
 
-    def matching(self, model: str) -> list[GpuRoom]:
-        """Returns the GPUs whose model fits, free or not."""
-        return [g for g in self.gpus if model_matches(model, g.info.model)]
+    def matching(self, model: GpuKind) -> list[GpuRoom]:
+        """Returns the GPUs that will do, free or not."""
+        return [g for g in self.gpus if model.fits(g.info)]
 
-    def free(self, model: str) -> list[GpuRoom]:
+    def free(self, model: GpuKind) -> list[GpuRoom]:
         """Returns the whole GPUs that could be leased now, lowest index first."""
         if self._free is None:
             self._free = {}
         found = self._free.get(model)
         if found is None:
-            found = self._free[model] = [g for g in self.gpus if g.free and model_matches(model, g.info.model)]
+            found = self._free[model] = [g for g in self.gpus if g.free and model.fits(g.info)]
         return found
 
-    def count_free(self, model: str) -> int:
+    def count_free(self, model: GpuKind) -> int:
         """Returns how many `free` has."""
         if self._gpus is None and not self.node.marks:
             return _count_matching(self.node, model)
@@ -137,10 +140,15 @@ class NodeRoom:
 
     def _count(self, spec: FunctionSpec, ranks: int, *, sign: int) -> None:
         self.gangs += sign
+        self.isolated += sign * (spec.resources.isolation == "node")
         self.gpu_gangs += sign * (spec.resources.gpus > 0)
         self.cpu_gangs += sign * (spec.resources.gpus == 0)
         self.cpus -= sign * spec.resources.cpus * ranks
         self.memory_bytes -= sign * spec.resources.memory_gb * 1e9 * ranks
+
+    def admits(self, spec: FunctionSpec) -> bool:
+        """Says whether a gang of the function may be beside what is there."""
+        return not self.gangs or not (self.isolated or spec.resources.isolation == "node")
 
     def has_room_beside_gpus(self, spec: FunctionSpec, ranks: int) -> bool:
         """Says whether cores and memory suffice for ``ranks`` more; 0 in the inventory means unknown, not none."""
@@ -335,9 +343,9 @@ class _Counts:
     """How many GPUs of a model a node has, remembered for as long as its record is the same one."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[Node, dict[str, int]]] = {}
+        self._seen: dict[str, tuple[Node, dict[GpuKind, int]]] = {}
 
-    def of(self, node: Node, model: str) -> int:
+    def of(self, node: Node, model: GpuKind) -> int:
         seen = self._seen.get(node.info.node_id)
         if seen is None or seen[0] is not node:
             if len(self._seen) >= _COUNTS_KEPT:
@@ -345,7 +353,7 @@ class _Counts:
             seen = self._seen[node.info.node_id] = (node, {})
         count = seen[1].get(model)
         if count is None:
-            count = seen[1][model] = sum(model_matches(model, gpu.model) for gpu in node.info.gpus)
+            count = seen[1][model] = sum(model.fits(gpu) for gpu in node.info.gpus)
         return count
 
 
@@ -354,7 +362,3 @@ _count_matching = _Counts().of
 
 def _by_index(gpu: GpuInfo) -> int:
     return gpu.index
-
-
-model_matches = lru_cache(maxsize=1024)(played.model_matches)
-"""Remembered: one pass asks it of every GPU of a cell."""

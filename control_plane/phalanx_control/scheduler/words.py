@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from phalanx_control.scheduler.candidates import Tally
 from phalanx_control.scheduler.cell_fabric import Area, level_words
 from phalanx_control.scheduler.domains import Choice
+from phalanx_control.scheduler.kinds import ANY_GPU, GpuKind
 from phalanx_control.scheduler.nearest import Picked
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
@@ -19,10 +20,21 @@ def placement_words(
 ) -> str:
     """Returns the sentence that goes with a place of whole GPUs. ``choice``: of the nodes, where there are several."""
     nodes = "one node" if len(chosen) == 1 else f"{len(chosen)} nodes"
-    why = f"{nodes} as asked" if need.spec.resources.nodes else f"the fewest nodes that fit: {nodes}"
+    if need.spec.resources.nodes:
+        why = f"{nodes} as asked"
+    else:
+        which = "as many nodes as can share it evenly" if need.spec.resources.spread else "the fewest nodes that fit"
+        why = f"{which}: {nodes}"
     near = _nearness(rooms, choice, len(chosen)) if choice is not None else ""
-    more = [text for text in (note, _gpus_words(chosen)) if text]
+    more = [text for text in (note, _fabric_words(need), _gpus_words(chosen)) if text]
     return "; ".join([f"{count_gpus(need.gpus, need.model)}: {_where(chosen)}, {why}{near}", *more])
+
+
+def _fabric_words(need: Need) -> str:
+    """Says what was asked of the fabric, and whether a wish came true."""
+    if need.fabric_instead is None and need.spec.resources.prefer_fabric:
+        return f"prefer_fabric={need.spec.resources.prefer_fabric!r} could not be had"
+    return {"nvlink": "joined by NVLink, as asked", "rail": "within one domain, as asked"}.get(need.fabric, "")
 
 
 def _gpus_words(chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:
@@ -69,10 +81,11 @@ def indices(gpus: Sequence[GpuRoom]) -> str:
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def count_gpus(count: float, model: str = "") -> str:
-    """Writes ``1 GPU``, ``8 H100 GPUs``."""
-    words = f"{model.replace('|', ' or ')} " if model else ""
-    return f"{count:g} {words}GPU{'' if count == 1 else 's'}"
+def count_gpus(count: float, kind: GpuKind = ANY_GPU) -> str:
+    """Writes ``1 GPU``, ``8 H100 GPUs of 80 GB or more``."""
+    words = f"{kind.model.replace('|', ' or ')} " if kind.model else ""
+    memory = f" of {kind.memory_gb:g} GB or more" if kind.memory_gb else ""
+    return f"{count:g} {words}GPU{'' if count == 1 else 's'}{memory}"
 
 
 def count_nodes(count: int) -> str:

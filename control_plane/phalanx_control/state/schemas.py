@@ -41,6 +41,8 @@ WEBHOOK_SCHEMA = 7
 """Since when somebody may be told of the end of a call."""
 STANDING_SCHEMA = 8
 """Since when a function may have a priority, and give way to others."""
+WHERE_SCHEMA = 8
+"""Since when a function may say on which nodes it may be, and beside whom."""
 
 
 def since(event: AnyEvent) -> int:
@@ -64,8 +66,13 @@ def since_of_spec(spec: FunctionSpec) -> int:
 
 def newest_of_spec(spec: FunctionSpec) -> tuple[int, str]:
     """Returns the newest thing that a function says: since which schema version, and in words."""
-    limits = spec.limits
+    limits, resources = spec.limits, spec.resources
     things = (
+        (resources.min_memory_gb, WHERE_SCHEMA, "has a min_memory_gb"),
+        (resources.isolation, WHERE_SCHEMA, f"has isolation={resources.isolation!r}"),
+        (resources.spread, WHERE_SCHEMA, "has spread=True"),
+        (resources.fabric, WHERE_SCHEMA, f"has fabric={resources.fabric!r}"),
+        (resources.prefer_fabric, WHERE_SCHEMA, f"has prefer_fabric={resources.prefer_fabric!r}"),
         (spec.priority, STANDING_SCHEMA, "has a priority"),
         (spec.preemptible, STANDING_SCHEMA, "is preemptible"),
         (limits.hold_on_failure_s, HOLD_SCHEMA, "is held on failure"),
@@ -74,7 +81,7 @@ def newest_of_spec(spec: FunctionSpec) -> tuple[int, str]:
         (spec.fresh, FRESH_SCHEMA, "asks for a gang of its own for each call"),
         (limits.hang_timeout_s, HANG_SCHEMA, "has a hang_timeout"),
         (limits.retrying != Retrying(), TERMS_SCHEMA, "says how it is tried again"),
-        (spec.resources.node, NAMED_NODE_SCHEMA, f"names node {spec.resources.node!r}"),
+        (resources.node, NAMED_NODE_SCHEMA, f"names node {resources.node!r}"),
     )
     return next(((since, words) for said, since, words in things if said), (1, ""))
 

@@ -6,20 +6,30 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Resources(_message.Message):
-    __slots__ = ("gpus", "gpu", "cpus", "memory_gb", "nodes", "node")
+    __slots__ = ("gpus", "gpu", "cpus", "memory_gb", "nodes", "node", "min_memory_gb", "isolation", "spread", "fabric", "prefer_fabric")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    MIN_MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    FABRIC_FIELD_NUMBER: _ClassVar[int]
+    PREFER_FABRIC_FIELD_NUMBER: _ClassVar[int]
     gpus: float
     gpu: str
     cpus: float
     memory_gb: float
     nodes: int
     node: str
-    def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+    min_memory_gb: float
+    isolation: str
+    spread: bool
+    fabric: str
+    prefer_fabric: str
+    def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ..., min_memory_gb: _Optional[float] = ..., isolation: _Optional[str] = ..., spread: bool = ..., fabric: _Optional[str] = ..., prefer_fabric: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying", "hang_timeout_s", "hold_on_failure_s")

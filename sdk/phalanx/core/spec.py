@@ -17,6 +17,9 @@ MAX_RETRIES = 100
 MAX_RETRY_ON = 32
 MAX_CLASS_CHARS = 300
 MAX_DELAY_S = 86_400.0
+FABRICS = ("nvlink", "rail")
+"""What may be required to connect a gang. "nvlink": all GPUs are in one NVLink domain; "rail": all nodes are in one of
+the smallest domains of the cell's fabric, where the ports of one rail meet."""
 INLINE_BODY_BYTES = 64 * 1024
 """Arguments and results up to this size ride inside messages; larger ones go to the blob store."""
 
@@ -28,6 +31,9 @@ class Resources:
     ``gpus`` counts GPUs of the whole gang: an integer, 0 for CPU functions, or a fraction below 1 for
     single-rank functions. ``cpus`` and ``memory_gb`` (10^9 bytes) are per rank; 0 means no limit.
     ``nodes`` 0 means as few as possible. ``node`` names the only node that will do: for looking after it.
+    ``min_memory_gb`` (10^9 bytes) is what each GPU has at least. ``isolation`` "node" keeps everybody else off the
+    gang's nodes. ``spread`` takes as many nodes as can be had instead of as few. ``fabric`` says what must connect all
+    of the gang's GPUs, ``prefer_fabric`` what does where that can be had.
     """
 
     gpus: float = 1
@@ -36,6 +42,11 @@ class Resources:
     memory_gb: float = 0
     nodes: int = 0
     node: str = ""
+    min_memory_gb: float = 0
+    isolation: str = ""
+    spread: bool = False
+    fabric: str = ""
+    prefer_fabric: str = ""
 
     @property
     def world_size(self) -> int:
@@ -43,7 +54,7 @@ class Resources:
         return max(1, int(self.gpus))
 
     def __post_init__(self) -> None:
-        _as_floats(self, "gpus", "cpus", "memory_gb")
+        _as_floats(self, "gpus", "cpus", "memory_gb", "min_memory_gb")
         _as_int(self, "nodes")
         if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise InvalidSpecError(
@@ -61,6 +72,35 @@ class Resources:
                 f"nodes={self.nodes!r} does not divide gpus={self.gpus:g}: every node of a gang gets the same number "
                 f"of GPUs; use a divisor of {self.world_size}"
             )
+        self._check_where()
+
+    def _check_where(self) -> None:
+        if self.min_memory_gb < 0 or (self.min_memory_gb and not self.gpus):
+            raise InvalidSpecError(
+                f"min_memory_gb={self.min_memory_gb:g} with gpus={self.gpus:g}: give what each GPU has, as 80, "
+                f"for functions that ask for GPUs"
+            )
+        if self.isolation not in ("", "node"):
+            raise InvalidSpecError(f"isolation={self.isolation!r}: use 'node', or leave it out")
+        if self.spread and (self.gpus < 2 or self.nodes or self.node):
+            raise InvalidSpecError(
+                f"spread=True with gpus={self.gpus:g}, nodes={self.nodes}: it takes as many nodes as can be, for two "
+                f"GPUs or more; leave it or nodes out"
+            )
+        for name, value in (("fabric", self.fabric), ("prefer_fabric", self.prefer_fabric)):
+            if value not in ("", *FABRICS):
+                raise InvalidSpecError(f"{name}={value!r}: use one of {', '.join(map(repr, FABRICS))}, or leave it out")
+            if value and self.gpus < 1:
+                raise InvalidSpecError(f"{name}={value!r} with gpus={self.gpus:g}: it is for gangs of whole GPUs")
+        if self.fabric and self.prefer_fabric:
+            raise InvalidSpecError(
+                f"fabric={self.fabric!r}, prefer_fabric={self.prefer_fabric!r}: one must be had, the other need not; "
+                f"leave one of the two out"
+            )
+
+
+_LATER_RESOURCES = ("node", "min_memory_gb", "isolation", "spread", "fabric", "prefer_fabric")
+"""No part of a function's id while they ask for nothing: ids are older than they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +242,8 @@ class FunctionSpec:
             raise InvalidSpecError(
                 f"priority={self.priority}: give a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}, 0 is the usual"
             )
+        if self.resources.spread and self.launch == "single":
+            raise InvalidSpecError("spread=True with launch='single': one process is on one node; leave one out")
         check_name("function name", self.name)
         if self.app:
             check_name("app name", self.app)
@@ -214,8 +256,9 @@ class FunctionSpec:
         values = asdict(self)
         if not self.webhook:
             del values["webhook"]
-        if not self.resources.node:
-            del values["resources"]["node"]
+        for name in _LATER_RESOURCES:
+            if not values["resources"][name]:
+                del values["resources"][name]
         if self.limits.retrying == Retrying():
             del values["limits"]["retrying"]
         for name in ("hang_timeout_s", "hold_on_failure_s"):
