@@ -22,6 +22,7 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
     gang = _gang_of(state, call)
     lead = facts.gangs.get((gang.id, gang.lead)) if gang is not None else None
     paused_ms = lead.paused_ms if lead is not None else 0
+    own_gpus = _gpus_of(state, call, gang)
     return CallView(
         call_id=call.id,
         function_id=call.function_id,
@@ -34,8 +35,8 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         attempt=call.attempt,
         fence=call.fence,
         gang_id=gang.id if gang is not None else call.gang_id,
-        gpus=spec.resources.gpus,
-        world_size=spec.world_size,
+        gpus=own_gpus or spec.resources.gpus,
+        world_size=own_gpus if own_gpus and spec.launch == "per_gpu" else spec.world_size,
         direct=call.direct,
         placement=call.placement or (gang.placement if gang is not None else ""),
         submitted_ms=call.submitted_wall_ms,
@@ -56,6 +57,16 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         idempotency_key=call.key,
         webhook=_webhook(call, archived=call.id not in state.calls),
     )
+
+
+def _gpus_of(state: State, call: Call, gang: Gang | None) -> int:
+    """Returns how many GPUs an elastic call's gang has or had; 0: not known, or as its function says."""
+    if not state.functions[call.function_id].spec.resources.max_gpus:
+        return 0
+    if gang is not None:
+        return sum(len(m.member.gpus) for m in gang.members)
+    nodes = state.lease_nodes.get(call.gang_id, ())
+    return sum(len(state.ledger[f"{call.gang_id}/{node_id}"].gpus) for node_id in nodes)
 
 
 def _webhook(call: Call, *, archived: bool) -> str:

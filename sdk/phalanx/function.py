@@ -80,7 +80,8 @@ class Function(Generic[P, R]):
         idempotency_key: within 24 h the same key of the same function is the same call, with the same outcome; with
         other arguments it is refused. webhook: instead of the function's. Such calls go through the control plane, to
         the same warm gangs.
-        gpus, gpu, startup_timeout, grace, hold_on_failure: a variant of the function, with gangs of its own.
+        gpus, gpu, min_memory_gb, isolation, spread, fabric, prefer_fabric, startup_timeout, grace, hold_on_failure: a
+        variant of the function, with gangs of its own.
 
         Raises TypeError for a name that does not exist, and InvalidSpecError for a wrong value.
         """
@@ -156,7 +157,7 @@ def gpu_function(func: Callable[P, R], /) -> Function[P, R]: ...
 @overload
 def gpu_function(
     *,
-    gpus: float = ...,
+    gpus: float | tuple[int, int] = ...,
     gpu: str | None = ...,
     cpus: float | None = ...,
     memory_gb: float | None = ...,
@@ -191,7 +192,7 @@ def gpu_function(
 @overload
 def gpu_function(
     *,
-    gpus: float = ...,
+    gpus: float | tuple[int, int] = ...,
     gpu: str | None = ...,
     cpus: float | None = ...,
     memory_gb: float | None = ...,
@@ -227,7 +228,7 @@ def gpu_function(  # noqa: PLR0913  the public decorator
     func: Any = None,
     /,
     *,
-    gpus: float = 1,
+    gpus: float | tuple[int, int] = 1,
     gpu: str | None = None,
     cpus: float | None = None,
     memory_gb: float | None = None,
@@ -260,7 +261,9 @@ def gpu_function(  # noqa: PLR0913  the public decorator
 ) -> Any:
     """Makes a function run on a gang of GPUs.
 
-    gpus: GPUs of the whole gang; 0 for a CPU function, a fraction for a part of one GPU. gpu: the model, as "H100".
+    gpus: GPUs of the whole gang; 0 for a CPU function, a fraction for a part of one GPU; two numbers, as (4, 16), for
+    as many between them as can be had at once: `phalanx.current().world_size` says how many that were.
+    gpu: the model, as "H100".
     cpus, memory_gb: limits per rank (10^9 bytes). min_memory_gb: what each GPU has at least, as 80.
     nodes: machines to spread over, evenly; without, as few as can be. spread: as many as can be instead, evenly.
     isolation: "node" keeps everybody else off the gang's nodes while it is there; it goes only where nobody is.

@@ -23,7 +23,7 @@ Fabric = Literal["nvlink", "rail", "any"]
 class Options:
     """What stands in the decorator's brackets."""
 
-    gpus: float = 1
+    gpus: float | tuple[int, int] = 1
     gpu: str | None = None
     cpus: float | None = None
     memory_gb: float | None = None
@@ -120,7 +120,7 @@ def default_name(func: object) -> str:
 
 def _resources(options: Options) -> Resources:
     return Resources(
-        gpus=_number("gpus", options.gpus),
+        **_gpus(options.gpus),
         gpu=_text("gpu", options.gpu),
         cpus=_number("cpus", options.cpus or 0),
         memory_gb=_number("memory_gb", options.memory_gb or 0),
@@ -131,6 +131,17 @@ def _resources(options: Options) -> Resources:
         fabric=_fabric("fabric", options.fabric),
         prefer_fabric=_fabric("prefer_fabric", options.prefer_fabric),
     )
+
+
+def _gpus(value: object) -> dict[str, Any]:
+    """Returns how many there must be, and may be; 0: no more than that."""
+    if not isinstance(value, tuple | list):
+        return {"gpus": _number("gpus", value), "max_gpus": 0}
+    both = tuple(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if len(both) != 2 or any(isinstance(each, bool) or not isinstance(each, int) for each in both):
+        raise InvalidSpecError(f"gpus={value!r}: give a number, or two whole ones: the least and the most, as (4, 16)")
+    least, most = both
+    return {"gpus": least, "max_gpus": 0 if least == most else most}
 
 
 def _min_memory(value: object) -> float:
@@ -189,6 +200,8 @@ def changed_resources(spec: FunctionSpec, changes: Mapping[str, Any]) -> Functio
     Raises InvalidSpecError.
     """
     resources = {name: _RESOURCES[name](value) for name, value in changes.items() if name in _RESOURCES}
+    if "gpus" in changes:
+        resources |= _gpus(changes["gpus"])
     limits: dict[str, Any] = {}
     if "startup_timeout" in changes:
         limits["startup_timeout_s"] = positive("startup_timeout", changes["startup_timeout"])
@@ -244,7 +257,6 @@ def _text(what: str, value: object) -> str:
 
 
 _RESOURCES: dict[str, Callable[[object], object]] = {
-    "gpus": partial(_number, "gpus"),
     "gpu": partial(_text, "gpu"),
     "min_memory_gb": _min_memory,
     "isolation": _isolation,

@@ -33,7 +33,7 @@ class CallOptions(TypedDict, total=False):
     deadline: Duration | datetime
     idempotency_key: str
     webhook: str
-    gpus: float
+    gpus: float | tuple[int, int]
     gpu: str | None
     min_memory_gb: float | None
     isolation: Literal["node"] | None

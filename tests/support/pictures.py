@@ -18,6 +18,7 @@ _ASKED = (
     {"gpus": 8},
     {"gpus": 2, "isolation": "node"},
     {"gpus": 2, "fabric": "nvlink"},
+    {"gpus": 3, "max_gpus": 12},
 )
 _NEEDS = tuple(Need(spec=spec(**asked), workspace="default") for asked in _ASKED)  # pyright: ignore[reportArgumentType]
 

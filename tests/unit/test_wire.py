@@ -44,6 +44,7 @@ SPEC_CHOICES = {
     "spread": st.just(False),
     "fabric": st.just(""),
     "prefer_fabric": st.just(""),
+    "max_gpus": st.just(0),
     "retries": st.integers(0, 100),
     "backoff": st.floats(1, 100),
     "initial_delay_s": st.floats(0, 60),
@@ -93,7 +94,7 @@ def test_every_dataclass_has_a_message_with_the_same_fields(cls: type) -> None:
 
 @pytest.mark.parametrize("fabric", [{"fabric": "nvlink"}, {"prefer_fabric": "rail"}])
 def test_what_only_goes_with_certain_gpus_survives(fabric: dict[str, str]) -> None:
-    asked = spec.Resources(gpus=8, min_memory_gb=80, spread=True, **fabric)  # pyright: ignore[reportArgumentType]
+    asked = spec.Resources(gpus=8, max_gpus=16, min_memory_gb=80, spread=True, **fabric)  # pyright: ignore[reportArgumentType]
     assert from_proto(spec.Resources, to_proto(asked)) == asked
 
 

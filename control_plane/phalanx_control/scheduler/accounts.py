@@ -8,6 +8,7 @@ go before its own, so that nobody takes back what was taken.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from phalanx.core.errors import UnschedulableError
@@ -61,9 +62,9 @@ class Accounts:
         beyond = inner[0][0]
         return (1 + spec.preemptible if beyond else 0, 0.0), *inner
 
-    def hold(self, path: Path, spec: FunctionSpec) -> None:
-        """A gang of the account has got its place."""
-        self._add(path, asked_by(spec), 0 if spec.preemptible else asked_by(spec).gpus)
+    def hold(self, gang: Gang, spec: FunctionSpec) -> None:
+        """A gang has got its place."""
+        self._take(gang, spec, 1)
 
     def give_back(self, gang: Gang, spec: FunctionSpec) -> None:
         """A gang was told to end."""
@@ -76,6 +77,16 @@ class Accounts:
             if limit and asked.gpus and self.held(inner).gpus + asked.gpus > limit:
                 return inner
         return None
+
+    def most_gpus(self, path: Path, spec: FunctionSpec) -> int | None:
+        """Returns how many GPUs an elastic gang may have, for all of its accounts' limits and others' guarantees; None:
+        any number.
+        """
+        limits = [(self.policy.account(inner).limit, inner) for inner in _inward(path)]
+        left = [limit - self.held(inner).gpus for limit, inner in limits if limit]
+        if not spec.preemptible and self.policy.guaranteed:
+            left.append(self._not_promised(path[:1]) + self.policy.account(path[:1]).gpus - self._firm_of(path[:1]))
+        return max(0, math.floor(min(left) + 1e-9)) if left else None
 
     def why_limited(self, path: Path, asked: Amount) -> str:
         account, held = self.policy.account(path), self.held(path)
@@ -90,10 +101,8 @@ class Accounts:
         if spec.preemptible or not asked or not self.policy.guaranteed:
             return ""
         workspace = path[:1]
-        rest = self.total.gpus - self.policy.guaranteed
-        beyond = sum(self._beyond(each, 0) for each in self._held if len(each) == 1 and each != workspace)
         own = self._beyond(workspace, asked)
-        if not own or own + beyond <= rest + 1e-9:
+        if not own or own <= self._not_promised(workspace) + 1e-9:
             return ""
         return (
             f"needs {count_gpus(asked)}; what is left beyond the guarantee of {shown(workspace)} is guaranteed to "
@@ -130,7 +139,15 @@ class Accounts:
         return int(not within), round((now + before) / account.weight, _DIGITS)
 
     def _beyond(self, workspace: Path, more: float) -> float:
-        return max(0, self._firm.get(workspace, 0) + more - self.policy.account(workspace).gpus)
+        return max(0, self._firm_of(workspace) + more - self.policy.account(workspace).gpus)
+
+    def _firm_of(self, workspace: Path) -> float:
+        return self._firm.get(workspace, 0)
+
+    def _not_promised(self, workspace: Path) -> float:
+        """Returns what a workspace may have beyond its guarantee: what nobody is guaranteed and no other has."""
+        others = (each for each in self._held if len(each) == 1 and each != workspace)
+        return self.total.gpus - self.policy.guaranteed - sum(self._beyond(each, 0) for each in others)
 
     def _dominant(self, amount: Amount) -> float:
         return max((part / whole for part, whole in zip(amount, self.total, strict=True) if whole), default=0)

@@ -11,6 +11,7 @@ from phalanx.core.errors import UnschedulableError
 from phalanx.core.played import PLAYED, asks_for_played
 from phalanx.core.spec import FunctionSpec
 from phalanx_control.scheduler.cell_fabric import Area, CellFabric, cell_fabric
+from phalanx_control.scheduler.elastic import sizes
 from phalanx_control.scheduler.joined import largest_joined, pick_joined
 from phalanx_control.scheduler.kinds import model_matches
 from phalanx_control.scheduler.nearest import why_never
@@ -46,6 +47,9 @@ def ensure_possible(state: State, spec: FunctionSpec) -> None:
 
 def _is_possible(state: State, need: Need) -> bool:
     """Looks at no more nodes than the gang would take where all are alike."""
+    if need.most:
+        least = replace(need, total=need.least)
+        return _is_possible(state, least) or _is_possible_in_some_size(state, need)
     fabric = cell_fabric(state.fabric)
     rank = fabric.rank_of(need.fabric)
     for count in need.node_counts(len(state.nodes)):
@@ -56,6 +60,19 @@ def _is_possible(state: State, need: Need) -> bool:
         elif max(_together(fabric, able, rank).values(), default=0) >= count:
             return True
     return False
+
+
+def _is_possible_in_some_size(state: State, need: Need) -> bool:
+    fabric = cell_fabric(state.fabric)
+    rank = fabric.rank_of(need.fabric)
+    rooms = [empty_room(node) for node in state.nodes.values()]
+
+    def nodes_with(each: int) -> int:
+        able = [room.node for room in rooms if _could_hold(room, need.sized(each, nodes=1), 1)]
+        return len(able) if rank is None else max(_together(fabric, able, rank).values(), default=min(1, len(able)))
+
+    largest = max(len(room.node.info.gpus) for room in rooms)
+    return bool(sizes(need, largest=largest, nodes_with=nodes_with))
 
 
 def _together(fabric: CellFabric, nodes: Iterable[Node], rank: int) -> Counter[Area]:
@@ -102,7 +119,8 @@ def _forbidden(rooms: list[NodeRoom], need: Need) -> str:
 def _asks(spec: FunctionSpec) -> str:
     res = spec.resources
     kind = Need(spec=spec, workspace="").model
-    parts = [count_gpus(res.gpus, kind)] if res.gpus else ["no GPU"]
+    at_least = "at least " if res.max_gpus else ""
+    parts = [f"{at_least}{count_gpus(res.gpus, kind)}"] if res.gpus else ["no GPU"]
     if res.cpus:
         parts.append(f"{res.cpus:g} cpus per rank")
     if res.memory_gb:

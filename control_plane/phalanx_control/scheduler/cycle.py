@@ -17,7 +17,7 @@ then to use its nodes; where it is not, they may until it has waited for 30 s.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from phalanx.core.ids import new_gang_id
@@ -192,7 +192,10 @@ class _Pass:
         return bool(call.timeout_ms) and now + START_MS + call.timeout_ms + limits.grace_s * 1000 <= at_ms
 
     def _place(self, call: Call) -> Place | None:
-        return find_place(self._need(call), self._rooms, barred=self._barred(call))
+        need = self._need(call)
+        if need.most:
+            need = replace(need, cap=self._accounts.most_gpus(self._path(call), need.spec))
+        return find_place(need, self._rooms, barred=self._barred(call))
 
     def _reserve(self, call: Call, place: Place) -> str:
         raw = next(self._raw_ids, None)
@@ -213,7 +216,7 @@ class _Pass:
             state_since_ms=draft.now.log_ms,
         )
         self._rooms.put(gang, draft.spec(gang.function_id))
-        self._accounts.hold(self._path(call), draft.spec(gang.function_id))
+        self._accounts.hold(gang, draft.spec(gang.function_id))
         draft.add(events.GangReserved(gang=gang))
         meter.opened(draft, gang)
         return "its gang is starting"

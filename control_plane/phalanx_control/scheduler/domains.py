@@ -51,6 +51,14 @@ def choose_nodes(candidates: Candidates, count: int, *, only: int | None = None)
     return None
 
 
+def most_together(candidates: Candidates, only: int | None) -> int:
+    """Returns how many candidates one gang may have at once: all, or those of one area of the rank ``only``."""
+    if only is None:
+        return len(candidates)
+    areas = (tally.nodes for level in candidates.by_level()[only : only + 1] for tally in level.values())
+    return max((min(1, len(candidates)), *areas))
+
+
 def _ranks_inside(candidates: Candidates, area: Area) -> tuple[int, ...]:
     """The levels by which an area is split, largest first; an NVLink domain may hold several of any."""
     top = candidates.levels - 1 if area.rank == 0 else area.rank

@@ -13,7 +13,7 @@ from phalanx_control.scheduler.joined import pick_joined
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
-from phalanx_control.scheduler.words import count_gpus, count_nodes, some_words
+from phalanx_control.scheduler.words import asked_gpus, count_nodes, some_words
 from phalanx_control.state.model import Gang, State
 from phalanx_control.state.queries import cordon_in_words
 
@@ -32,7 +32,7 @@ def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str]
     usable = [room for room in known if room.open]
     if not usable:
         return f"no node takes work: {some_words([_closed(room) for room in known], _CLOSED_NAMED)}"
-    asks = count_gpus(need.gpus or need.share, need.model) if need.gpus or need.share else _cpu_words(need)
+    asks = asked_gpus(need) if need.gpus or need.share else _cpu_words(need)
     if kept and find_place(need, rooms) is not None:
         return f"needs {asks}, free only where nodes are kept for an older call"
     instead = f"{_cordoned(need, known)}{_counterfactual(need, rooms, kept)}"
@@ -74,7 +74,7 @@ def _cpu_words(need: Need) -> str:
 def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
     fewest = _fewest(need, usable)
     candidates = candidates_for(need, rooms, fewest)
-    asks = f"needs {count_gpus(need.gpus, need.model)} on {need.node or count_nodes(fewest)}"
+    asks = f"needs {asked_gpus(need)} on {need.node or count_nodes(fewest)}"
     if len(candidates) >= fewest > 1:
         return f"{asks}; {_apart(candidates, rooms, need, fewest)}"
     if len(candidates):

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from phalanx.core.messages import Member
 from phalanx_control.scheduler.alike import Part, Parts, pick_alike
 from phalanx_control.scheduler.candidates import Candidates
-from phalanx_control.scheduler.domains import choose_nodes
+from phalanx_control.scheduler.domains import choose_nodes, most_together
+from phalanx_control.scheduler.elastic import sizes
 from phalanx_control.scheduler.joined import are_joined, pick_joined
 from phalanx_control.scheduler.nearest import Picked, can_pick, pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
 from phalanx_control.scheduler.words import placement_words
 
+_SIZES_TRIED = 64
+"""Of an elastic gang: nearly always the first fits, which was counted before."""
 _SIZES_KEPT = 256
 
 
@@ -31,13 +35,32 @@ class Place:
 
 def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()) -> Place | None:
     """Returns where the gang fits now, leaving out ``barred`` nodes; None when it does not."""
+    if need.most:
+        return _elastic_place(need, rooms, barred)
     if need.gpus:
-        wish = need.preferred
-        preferred = _whole_place(wish, rooms, barred) if wish is not None else None
-        return preferred or _whole_place(need, rooms, barred)
+        return _wished_place(need, rooms, barred)
     open_ = (room for room in rooms.values() if room.open and room.admits(need.spec))
     usable = [room for room in open_ if room.id not in barred and need.takes(room.id)]
     return _share_place(need, usable) if need.share else _cpu_place(need, usable)
+
+
+def _elastic_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
+    """Returns the place with the most GPUs of those that the gang may have."""
+
+    def nodes_with(each: int) -> int:
+        candidates = candidates_for(need.sized(each, nodes=1), rooms, 1)
+        with candidates.without(barred):
+            return most_together(candidates, rooms.fabric.rank_of(need.fabric))
+
+    tried = islice(sizes(need, largest=rooms.largest, nodes_with=nodes_with), _SIZES_TRIED)
+    places = (_wished_place(sized, rooms, barred) for sized in tried)
+    return next((place for place in places if place is not None), None)
+
+
+def _wished_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
+    wish = need.preferred
+    preferred = _whole_place(wish, rooms, barred) if wish is not None else None
+    return preferred or _whole_place(need, rooms, barred)
 
 
 def _whole_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:

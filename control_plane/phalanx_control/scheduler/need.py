@@ -15,9 +15,13 @@ class Need:
 
     spec: FunctionSpec
     workspace: str
-
     fabric_instead: str | None = None
     """What must connect its GPUs, where that is not what the function says."""
+    total: int = 0
+    """Of an elastic gang, the size that is tried."""
+    nodes_instead: int = 0
+    cap: int | None = None
+    """More GPUs than that it may not have, for other reasons than its function's."""
 
     @property
     def model(self) -> GpuKind:
@@ -46,8 +50,24 @@ class Need:
 
     @property
     def gpus(self) -> int:
-        """Whole GPUs of the gang; 0 for fractions and CPU functions."""
-        return int(self.spec.resources.gpus)
+        """Whole GPUs of the gang, the least of an elastic one; 0 for fractions and CPU functions."""
+        return self.total or self.least
+
+    @property
+    def least(self) -> int:
+        """How many whole GPUs it takes to start."""
+        asked, nodes = int(self.spec.resources.gpus), self.spec.resources.nodes
+        return -(-asked // nodes) * nodes if nodes else asked
+
+    @property
+    def most(self) -> int:
+        """How many an elastic gang may have; 0 where the number is fixed."""
+        most = 0 if self.total else self.spec.resources.max_gpus
+        return most if self.cap is None else min(most, max(self.cap, self.least))
+
+    def sized(self, gpus: int, *, nodes: int) -> Need:
+        """The same of this size."""
+        return replace(self, total=gpus, nodes_instead=nodes)
 
     @property
     def share(self) -> float:
@@ -57,7 +77,7 @@ class Need:
 
     def node_counts(self, nodes: int) -> Iterator[int]:
         """Yields the numbers of nodes that the gang may be spread over, fewest first."""
-        wanted = self.spec.resources.nodes
+        wanted = self.nodes_instead or self.spec.resources.nodes
         if self.spec.launch == "single" or not self.gpus or self.node:
             counts: Iterable[int] = (1,)
         else:

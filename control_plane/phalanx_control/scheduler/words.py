@@ -26,8 +26,14 @@ def placement_words(
         which = "as many nodes as can share it evenly" if need.spec.resources.spread else "the fewest nodes that fit"
         why = f"{which}: {nodes}"
     near = _nearness(rooms, choice, len(chosen)) if choice is not None else ""
-    more = [text for text in (note, _fabric_words(need), _gpus_words(chosen)) if text]
+    more = [text for text in (_size_words(need), note, _fabric_words(need), _gpus_words(chosen)) if text]
     return "; ".join([f"{count_gpus(need.gpus, need.model)}: {_where(chosen)}, {why}{near}", *more])
+
+
+def _size_words(need: Need) -> str:
+    """Says of an elastic gang how many GPUs it might have."""
+    asked = need.spec.resources
+    return f"as many as could be had of {asked.gpus:g} to {asked.max_gpus}" if asked.max_gpus else ""
 
 
 def _fabric_words(need: Need) -> str:
@@ -86,6 +92,12 @@ def count_gpus(count: float, kind: GpuKind = ANY_GPU) -> str:
     words = f"{kind.model.replace('|', ' or ')} " if kind.model else ""
     memory = f" of {kind.memory_gb:g} GB or more" if kind.memory_gb else ""
     return f"{count:g} {words}GPU{'' if count == 1 else 's'}{memory}"
+
+
+def asked_gpus(need: Need) -> str:
+    """Writes how many GPUs a gang cannot start without."""
+    words = count_gpus(need.gpus or need.share, need.model)
+    return f"at least {words}" if need.most else words
 
 
 def count_nodes(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState
 from phalanx.core.views import GangExplanation, GangView, MemberExplanation
 from phalanx_control.state.model import Gang, LedgerLine, State
@@ -38,7 +39,7 @@ def of_ended(state: State, lines: Sequence[LedgerLine]) -> GangExplanation:
         state=GangState.RELEASED.value,
         workspace=first.owner.workspace,
         user=first.owner.user,
-        world_size=function.spec.world_size if function is not None else 0,
+        world_size=_ranks(function.spec, lines) if function is not None else 0,
         nodes=tuple(line.node_id for line in lines),
         gpus=tuple(gpu for line in lines for gpu in line.gpus),
         placement=call.placement if call is not None and call.gang_id == first.gang_id else "",
@@ -46,3 +47,10 @@ def of_ended(state: State, lines: Sequence[LedgerLine]) -> GangExplanation:
     )
     members = tuple(MemberExplanation(node_id=line.node_id, gpus=tuple(line.gpus)) for line in lines)
     return GangExplanation(gang=view, members=members)
+
+
+def _ranks(spec: FunctionSpec, lines: Sequence[LedgerLine]) -> int:
+    """An elastic gang of one rank per GPU had as many as it had GPUs."""
+    if spec.resources.max_gpus and spec.launch == "per_gpu":
+        return sum(len(line.gpus) for line in lines)
+    return spec.world_size

@@ -68,6 +68,7 @@ def newest_of_spec(spec: FunctionSpec) -> tuple[int, str]:
     """Returns the newest thing that a function says: since which schema version, and in words."""
     limits, resources = spec.limits, spec.resources
     things = (
+        (resources.max_gpus, WHERE_SCHEMA, f"takes up to {resources.max_gpus} GPUs"),
         (resources.min_memory_gb, WHERE_SCHEMA, "has a min_memory_gb"),
         (resources.isolation, WHERE_SCHEMA, f"has isolation={resources.isolation!r}"),
         (resources.spread, WHERE_SCHEMA, "has spread=True"),

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Resources(_message.Message):
-    __slots__ = ("gpus", "gpu", "cpus", "memory_gb", "nodes", "node", "min_memory_gb", "isolation", "spread", "fabric", "prefer_fabric")
+    __slots__ = ("gpus", "gpu", "cpus", "memory_gb", "nodes", "node", "min_memory_gb", "isolation", "spread", "fabric", "prefer_fabric", "max_gpus")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class Resources(_message.Message):
     SPREAD_FIELD_NUMBER: _ClassVar[int]
     FABRIC_FIELD_NUMBER: _ClassVar[int]
     PREFER_FABRIC_FIELD_NUMBER: _ClassVar[int]
+    MAX_GPUS_FIELD_NUMBER: _ClassVar[int]
     gpus: float
     gpu: str
     cpus: float
@@ -29,7 +30,8 @@ class Resources(_message.Message):
     spread: bool
     fabric: str
     prefer_fabric: str
-    def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ..., min_memory_gb: _Optional[float] = ..., isolation: _Optional[str] = ..., spread: bool = ..., fabric: _Optional[str] = ..., prefer_fabric: _Optional[str] = ...) -> None: ...
+    max_gpus: int
+    def __init__(self, gpus: _Optional[float] = ..., gpu: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., nodes: _Optional[int] = ..., node: _Optional[str] = ..., min_memory_gb: _Optional[float] = ..., isolation: _Optional[str] = ..., spread: bool = ..., fabric: _Optional[str] = ..., prefer_fabric: _Optional[str] = ..., max_gpus: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("timeout_s", "startup_timeout_s", "grace_s", "disconnect_grace_s", "scaledown_window_s", "retries", "retrying", "hang_timeout_s", "hold_on_failure_s")

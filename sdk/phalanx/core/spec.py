@@ -32,7 +32,8 @@ class Resources:
     single-rank functions. ``cpus`` and ``memory_gb`` (10^9 bytes) are per rank; 0 means no limit.
     ``nodes`` 0 means as few as possible. ``node`` names the only node that will do: for looking after it.
     ``min_memory_gb`` (10^9 bytes) is what each GPU has at least. ``isolation`` "node" keeps everybody else off the
-    gang's nodes. ``spread`` takes as many nodes as can be had instead of as few. ``fabric`` says what must connect all
+    gang's nodes. ``max_gpus``: an elastic gang gets as many between ``gpus`` and that as can be had when it is placed.
+    ``spread`` takes as many nodes as can be had instead of as few. ``fabric`` says what must connect all
     of the gang's GPUs, ``prefer_fabric`` what does where that can be had.
     """
 
@@ -47,15 +48,17 @@ class Resources:
     spread: bool = False
     fabric: str = ""
     prefer_fabric: str = ""
+    max_gpus: int = 0
 
     @property
     def world_size(self) -> int:
-        """Ranks of the gang: one per whole GPU, one for CPU functions and fractions."""
+        """Ranks of the gang: one per whole GPU, one for CPU functions and fractions; of an elastic one the fewest."""
         return max(1, int(self.gpus))
 
     def __post_init__(self) -> None:
         _as_floats(self, "gpus", "cpus", "memory_gb", "min_memory_gb")
         _as_int(self, "nodes")
+        _as_int(self, "max_gpus")
         if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise InvalidSpecError(
                 f"gpus={self.gpus:g}: use a whole number of GPUs, 0 for a CPU function, or a fraction below 1 "
@@ -67,12 +70,25 @@ class Resources:
             )
         if self.node and self.nodes > 1:
             raise InvalidSpecError(f"nodes={self.nodes!r} on node {self.node!r} alone: leave one of the two out")
-        if self.nodes < 0 or (self.nodes and self.world_size % self.nodes):
+        self._check_elastic()
+        if self.nodes < 0 or (self.nodes and not self.max_gpus and self.world_size % self.nodes):
             raise InvalidSpecError(
                 f"nodes={self.nodes!r} does not divide gpus={self.gpus:g}: every node of a gang gets the same number "
                 f"of GPUs; use a divisor of {self.world_size}"
             )
         self._check_where()
+
+    def _check_elastic(self) -> None:
+        if not self.max_gpus:
+            return
+        asked = f"gpus=({self.gpus:g}, {self.max_gpus})"
+        if self.gpus < 1 or self.max_gpus <= self.gpus:
+            raise InvalidSpecError(f"{asked}: give whole numbers, the first from 1 on and below the second")
+        if self.nodes and self.max_gpus // self.nodes * self.nodes < self.gpus:
+            raise InvalidSpecError(
+                f"nodes={self.nodes} divides no number of GPUs from {self.gpus:g} to {self.max_gpus}: every node of a "
+                f"gang gets the same number of GPUs"
+            )
 
     def _check_where(self) -> None:
         if self.min_memory_gb < 0 or (self.min_memory_gb and not self.gpus):
@@ -82,7 +98,7 @@ class Resources:
             )
         if self.isolation not in ("", "node"):
             raise InvalidSpecError(f"isolation={self.isolation!r}: use 'node', or leave it out")
-        if self.spread and (self.gpus < 2 or self.nodes or self.node):
+        if self.spread and (max(self.gpus, self.max_gpus) < 2 or self.nodes or self.node):
             raise InvalidSpecError(
                 f"spread=True with gpus={self.gpus:g}, nodes={self.nodes}: it takes as many nodes as can be, for two "
                 f"GPUs or more; leave it or nodes out"
@@ -99,7 +115,7 @@ class Resources:
             )
 
 
-_LATER_RESOURCES = ("node", "min_memory_gb", "isolation", "spread", "fabric", "prefer_fabric")
+_LATER_RESOURCES = ("node", "min_memory_gb", "isolation", "spread", "fabric", "prefer_fabric", "max_gpus")
 """No part of a function's id while they ask for nothing: ids are older than they are."""
 
 
