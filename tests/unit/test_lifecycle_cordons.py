@@ -43,9 +43,10 @@ def shown(world: World, node: str = "n1") -> NodeState:
     return world.state.nodes[node].shown_state
 
 
-def running(world: World, limits: Limits = RETRIED, n: int = 1) -> Gang:
+def running(world: World, limits: Limits = RETRIED, n: int = 1, *, preemptible: bool = False) -> Gang:
     """A call of a function runs on a gang of its own."""
-    gang = world.ready_gang(world.register(spec(f"f{n}", gpus=2, limits=limits)), n)
+    function = replace(spec(f"f{n}", gpus=2, limits=limits), preemptible=preemptible)
+    gang = world.ready_gang(world.register(function), n)
     world.start(call_id(n))
     return world.state.gangs[gang.id]
 
@@ -153,6 +154,13 @@ def test_a_call_that_may_not_run_twice_is_not_run_again_by_a_drain() -> None:
     assert call.error is not None
     assert (call.state, call.error.type_name) == (CallState.FAILED, "OutcomeUnknownError")
     assert "node n1 is drained by ana" in call.error.message
+
+
+def test_a_call_that_may_give_way_may_run_again_after_a_drain_too() -> None:
+    world = World(node_info(), node_info("n2"))
+    gang = running(world, Limits(retries=0), preemptible=True)
+    drain(world, deadline_ms=0)
+    assert killed(world, gang).tries == {"preempted": 1}
 
 
 def test_gangs_that_start_on_a_drained_node_give_their_gpus_back_and_start_elsewhere() -> None:

@@ -134,8 +134,6 @@ def _failed(draft: Draft, call: Call, said: AgentSaid, message: CallFinished) ->
         error = timeout_error(call, error)
     elif error.cause is Cause.CANCELLED:
         error = replace(error, cause=Cause.USER_EXCEPTION)
-    elif error.cause is Cause.INFRASTRUCTURE and not failures.names_culprit(error):
-        error = _why_it_drains(draft, call) or error
     rank_died = bool(error.signal or error.exit_code)
     failures.attempt_failed(
         draft,
@@ -145,12 +143,6 @@ def _failed(draft: Draft, call: Call, said: AgentSaid, message: CallFinished) ->
         busy_ms=message.busy_ms,
         killed_gang=call.gang_id if rank_died else "",
     )
-
-
-def _why_it_drains(draft: Draft, call: Call) -> ErrorInfo | None:
-    """What a drained node says of its end goes before its agent's word that the gang was ended."""
-    gang = draft.gang(call.gang_id)
-    return gang.error if gang is not None and failures.is_drain(gang.error) else None
 
 
 def timeout_error(call: Call, error: ErrorInfo | None = None) -> ErrorInfo:

@@ -68,7 +68,8 @@ def _final_error(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -
         return _poison(call, error, killed_gang)
     if call.direct:
         return error
-    if is_drain(error) and call.state in _MAY_HAVE_RUN and not runs_again(draft, call):
+    again = runs_again(draft, call) or draft.spec(call.function_id).preemptible
+    if is_drain(error) and call.state in _MAY_HAVE_RUN and not again:
         return outcome_unknown(call, error)
     if error.cause is Cause.PREEMPTED:
         return None
