@@ -40,6 +40,7 @@ from phalanx_control.service.node_desk import NodeDesk
 from phalanx_control.service.parts import Parts
 from phalanx_control.service.pictures import StatePictures, load_price_book
 from phalanx_control.service.queries import Queries
+from phalanx_control.service.queue_desk import QueueDesk
 from phalanx_control.service.sdk_api import SdkApi
 from phalanx_control.service.server_info import AboutServer
 from phalanx_control.service.submit import SubmitChecks
@@ -209,6 +210,7 @@ class Replica:
             submit=SubmitChecks(client_blobs, self._reach),
             fabric=FabricDesk(controller),
             nodes=NodeDesk(controller, queries),
+            queue=QueueDesk(controller, self._clock),
             webhooks=self._webhooks,
             about=AboutServer(
                 controller=controller,

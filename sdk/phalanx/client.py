@@ -32,7 +32,9 @@ from phalanx.core.views import (
     GangView,
     LogSource,
     NodeView,
+    QueueView,
     ServerInfo,
+    StartView,
     TokenInfo,
     WebhookSecret,
 )
@@ -291,6 +293,29 @@ class Client:
 
         text = within_limits(fabric_to_json(fabric)) if fabric is not None else ""
         return _known_fabric(self._unary("SetFabric", control_pb2.FabricText(fabric=text)))
+
+    def policy(self) -> tuple[str, str]:
+        """Returns who gets how much, as JSON, "" where nobody has said; and what of it cannot be had now, or ""."""
+        answer = self._unary("GetPolicy", _EMPTY)
+        return answer.policy, answer.warning
+
+    def set_policy(self, policy: str) -> tuple[str, str]:
+        """Tells the cell its policy as JSON, or to forget it for "", and returns what `policy` does.
+
+        Raises InvalidSpecError for what is none, AuthError where the caller is no admin of the cell.
+        """
+        answer = self._unary("SetPolicy", control_pb2.PolicyText(policy=policy))
+        return answer.policy, answer.warning
+
+    def queue(self, *, limit: int = 0) -> QueueView:
+        """Returns what waits, in the order in which it is served, and what accounts hold."""
+        return wire.from_proto(QueueView, self._unary("GetQueue", control_pb2.QueueRequest(limit=limit)))
+
+    def start_of(self, spec: FunctionSpec) -> StartView:
+        """Returns when a gang of the function could start. Raises UnschedulableError where it never could."""
+        return wire.from_proto(
+            StartView, self._unary("GetStart", control_pb2.StartRequest(function=wire.to_proto(spec)))
+        )
 
     def list_gangs(self) -> tuple[GangView, ...]:
         return tuple(wire.from_proto(GangView, g) for g in self._unary("ListGangs", _EMPTY).gangs)

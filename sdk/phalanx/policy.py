@@ -99,6 +99,13 @@ def policy_of(data: object) -> Policy:
     )
 
 
+def only_of(text: str, workspace: str) -> str:
+    """Returns a policy with what it says of one workspace alone."""
+    data = json.loads(text)
+    own = {name: terms for name, terms in data.get("workspaces", {}).items() if name == workspace}
+    return json.dumps({**data, "workspaces": own}, sort_keys=True, separators=(",", ":"))
+
+
 def shown(path: Path) -> str:
     """Returns an account as people read it: ``research/@nlp/ada``."""
     return "/".join(path) or "everybody"

@@ -165,7 +165,7 @@ def test_an_idle_gang_makes_room_within_its_accounts_limit() -> None:
     assert cell.world.state.gangs[gang.id].state is GangState.READY, "nobody said that it is idle"
     cell.world.idle_ms = {gang.id: 5}
     cell.run()
-    assert cell.world.state.gangs[gang.id].stop_reason == "idle, and lab needs its GPUs for f-bob-lab, within its limit"
+    assert cell.world.state.gangs[gang.id].stop_reason == "idle, and its GPUs are needed by f-bob-lab"
     cell.world.end(cell.world.state.gangs[gang.id])
     assert cell.run() == ["lab/bob"]
     assert cell.world.call(second).state is CallState.ASSIGNED

@@ -60,6 +60,17 @@ def test_a_preemptible_gang_gives_way_and_its_call_runs_again_without_eating_a_r
     check_picture(cell.world.state)
 
 
+def test_an_account_at_its_limit_ends_its_own_preemptible_gangs_first() -> None:
+    cell = Cell(8, 8, policy={"workspaces": {"lab": {"limit": 8}}})
+    old_spot(cell, ("lab/ana", 4), ("lab/ana", 2))
+    cell.ask("lab/bob", 4, "firm")
+    cell.run()
+    gave = [g for g in cell.world.state.gangs.values() if g.state is GangState.DRAINING]
+    assert [len(g.members[0].member.gpus) for g in gave] == [2]
+    stop(cell, gave[0])
+    assert cell.run() == ["lab/bob"]
+
+
 def test_nobody_gives_way_who_did_not_agree_to_or_in_vain_or_before_its_time() -> None:
     cell = Cell(8, 8)
     cell.ask("lab/ana", 8)

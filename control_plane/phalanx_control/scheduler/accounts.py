@@ -66,6 +66,11 @@ class Accounts:
         """A gang has got its place."""
         self._take(gang, spec, 1)
 
+    def expect(self, path: Path, spec: FunctionSpec) -> None:
+        """Counts a gang of the function as if it had its place."""
+        asked = asked_by(spec)
+        self._add(path, asked, 0 if spec.preemptible else asked.gpus)
+
     def give_back(self, gang: Gang, spec: FunctionSpec) -> None:
         """A gang was told to end."""
         self._take(gang, spec, -1)

@@ -34,7 +34,7 @@ from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import START_MS, Reservation, reservation_for
 from phalanx_control.scheduler.room import Line
-from phalanx_control.scheduler.space import Leaving, room_after
+from phalanx_control.scheduler.space import Leaving, fits_without, room_after
 from phalanx_control.scheduler.turns import in_turn
 from phalanx_control.state import events, queries
 from phalanx_control.state.amounts import asked_by, held_by, standing_of
@@ -153,28 +153,42 @@ class _Pass:
         return self._accounts.path(call.owner)
 
     def _refusal(self, call: Call) -> str:
-        """Returns why the call's accounts may not have another gang; idle ones of theirs are let go for it."""
+        """Returns why the call's accounts may not have another gang; for it, some of theirs may have to go."""
         path, spec = self._path(call), self._draft.spec(call.function_id)
         asked = asked_by(spec)
         limited = self._accounts.limited(path, asked)
         if limited is None:
             return self._accounts.takes_guaranteed(path, spec)
-        self._let_own_go(limited, asked.gpus, spec.name)
+        self._let_own_go(limited, call)
         return self._accounts.why_limited(limited, asked)
 
-    def _let_own_go(self, path: Path, gpus: float, name: str) -> None:
-        """Ends idle gangs of an account that is at its limit, if that makes room within it."""
-        limit, held = self._accounts.policy.account(path).limit, self._accounts.held(path).gpus
-        idle = [g for gang_id in self._idle_ms if (g := self._draft.state.gangs.get(gang_id)) is not None]
-        own = [g for g in idle if g.state is GangState.READY and not g.calls and self._is_of(g, path)]
+    def _let_own_go(self, path: Path, call: Call) -> None:
+        """Ends idle gangs of an account that is at its limit, and such as give way to the call, if that is enough."""
+        need, limit = self._need(call), self._accounts.policy.account(path).limit
+        over = self._accounts.held(path).gpus + asked_by(need.spec).gpus - limit
         ending: list[Gang] = []
-        for gang in sorted(own, key=lambda g: (-self._idle_ms[g.id], g.fence)):
-            if held + gpus <= limit:
+        for gang in self._own_to_go(path, call):
+            if over <= 0:
                 break
-            held -= held_by(gang, self._draft.spec(gang.function_id)).gpus
+            over -= held_by(gang, self._draft.spec(gang.function_id)).gpus
             ending.append(gang)
-        for gang in ending if held + gpus <= limit else ():
-            self._let_go(gang, f"idle, and {shown(path)} needs its GPUs for {name}, within its limit")
+        nodes = fits_without(need, self._rooms, ending, barred=self._barred(call)) if over <= 0 else None
+        if nodes is None:
+            return
+        for gang in ending:
+            self._end_for(gang, call, need)
+        self._promised |= nodes
+
+    def _own_to_go(self, path: Path, call: Call) -> list[Gang]:
+        """Returns gangs of the account in the order in which they go: the longest idle, then the least work lost."""
+        known = self._draft.state.gangs
+        idle = [known[gang_id] for gang_id in self._idle_ms if gang_id in known]
+        idle = [g for g in idle if g.state is GangState.READY and not g.calls and self._is_of(g, path)]
+        idle.sort(key=lambda g: (-self._idle_ms[g.id], g.fence))
+        costs = self._victims(call)
+        victims = [known[gang_id] for gang_id in costs if known[gang_id] not in idle]
+        victims = [gang for gang in victims if self._is_of(gang, path)]
+        return [*idle, *sorted(victims, key=lambda g: (costs[g.id], g.fence))]
 
     def _is_of(self, gang: Gang, path: Path) -> bool:
         return self._accounts.path(gang.owner)[: len(path)] == path

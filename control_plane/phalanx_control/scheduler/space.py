@@ -64,6 +64,17 @@ def room_after(
         imagined.undo()
 
 
+def fits_without(need: Need, rooms: Rooms, gangs: Iterable[Gang], *, barred: frozenset[str]) -> frozenset[str] | None:
+    """Returns the nodes on which there is room once these gangs have ended; None where there is none."""
+    imagined = _Imagined(need, rooms, barred)
+    try:
+        imagined.end(gangs)
+        place = imagined.place()
+        return _nodes(place) if place is not None else None
+    finally:
+        imagined.undo()
+
+
 def _nodes(place: Place) -> frozenset[str]:
     return frozenset(member.node_id for member in place.members)
 

@@ -12,6 +12,7 @@ from phalanx_control.service.log_sources import Directory
 from phalanx_control.service.node_desk import NodeDesk
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.service.queries import Queries
+from phalanx_control.service.queue_desk import QueueDesk
 from phalanx_control.service.server_info import AboutServer
 from phalanx_control.service.submit import SubmitChecks
 from phalanx_control.service.tokens import TokenDesk
@@ -31,4 +32,5 @@ class Parts:
     about: AboutServer
     fabric: FabricDesk
     nodes: NodeDesk
+    queue: QueueDesk
     webhooks: WebhookDesk

@@ -35,6 +35,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         self._submit = parts.submit
         self._about = parts.about
         self._fabric = parts.fabric
+        self._queue = parts.queue
         self._nodes = parts.nodes
         self._webhooks = parts.webhooks
 
@@ -179,6 +180,18 @@ class SdkApi(control_pb2_grpc.ControlServicer):
 
     async def GetFabric(self, request: control_pb2.Empty, context: Any) -> control_pb2.FabricText:
         return await self._fabric.get()
+
+    async def SetPolicy(self, request: control_pb2.PolicyText, context: Any) -> control_pb2.PolicyText:
+        return await self._queue.set_policy(request.policy)
+
+    async def GetPolicy(self, request: control_pb2.Empty, context: Any) -> control_pb2.PolicyText:
+        return self._queue.policy()
+
+    async def GetQueue(self, request: control_pb2.QueueRequest, context: Any) -> control_pb2.QueueView:
+        return wire.to_proto(self._queue.queue(request.limit))
+
+    async def GetStart(self, request: control_pb2.StartRequest, context: Any) -> control_pb2.StartView:
+        return wire.to_proto(self._queue.start(wire.from_proto(FunctionSpec, request.function)))
 
     async def ListGangs(self, request: control_pb2.Empty, context: Any) -> control_pb2.GangList:
         return control_pb2.GangList(gangs=[wire.to_proto(view) for view in self._queries.gangs()])

@@ -577,6 +577,96 @@ class WebhookSecret(_message.Message):
     rotated_ms: int
     def __init__(self, secret: _Optional[str] = ..., version: _Optional[int] = ..., rotated_ms: _Optional[int] = ...) -> None: ...
 
+class PolicyText(_message.Message):
+    __slots__ = ("policy", "warning")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    warning: str
+    def __init__(self, policy: _Optional[str] = ..., warning: _Optional[str] = ...) -> None: ...
+
+class QueueRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class WaitingView(_message.Message):
+    __slots__ = ("place", "call_id", "function", "workspace", "user", "account", "gpus", "priority", "preemptible", "submitted_ms", "reason", "starts_by_ms")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STARTS_BY_MS_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    call_id: str
+    function: str
+    workspace: str
+    user: str
+    account: str
+    gpus: float
+    priority: int
+    preemptible: bool
+    submitted_ms: int
+    reason: str
+    starts_by_ms: int
+    def __init__(self, place: _Optional[int] = ..., call_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., account: _Optional[str] = ..., gpus: _Optional[float] = ..., priority: _Optional[int] = ..., preemptible: bool = ..., submitted_ms: _Optional[int] = ..., reason: _Optional[str] = ..., starts_by_ms: _Optional[int] = ...) -> None: ...
+
+class AccountView(_message.Message):
+    __slots__ = ("account", "weight", "gpus", "guaranteed", "limit", "share", "share_before")
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    account: str
+    weight: float
+    gpus: float
+    guaranteed: float
+    limit: float
+    share: float
+    share_before: float
+    def __init__(self, account: _Optional[str] = ..., weight: _Optional[float] = ..., gpus: _Optional[float] = ..., guaranteed: _Optional[float] = ..., limit: _Optional[float] = ..., share: _Optional[float] = ..., share_before: _Optional[float] = ...) -> None: ...
+
+class QueueView(_message.Message):
+    __slots__ = ("waiting", "accounts", "others")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    waiting: _containers.RepeatedCompositeFieldContainer[WaitingView]
+    accounts: _containers.RepeatedCompositeFieldContainer[AccountView]
+    others: int
+    def __init__(self, waiting: _Optional[_Iterable[_Union[WaitingView, _Mapping]]] = ..., accounts: _Optional[_Iterable[_Union[AccountView, _Mapping]]] = ..., others: _Optional[int] = ...) -> None: ...
+
+class StartRequest(_message.Message):
+    __slots__ = ("function",)
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    function: _common_pb2.FunctionSpec
+    def __init__(self, function: _Optional[_Union[_common_pb2.FunctionSpec, _Mapping]] = ...) -> None: ...
+
+class StartView(_message.Message):
+    __slots__ = ("now", "at_ms", "sentence", "ahead", "fits_now")
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    FITS_NOW_FIELD_NUMBER: _ClassVar[int]
+    now: bool
+    at_ms: int
+    sentence: str
+    ahead: int
+    fits_now: int
+    def __init__(self, now: bool = ..., at_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., ahead: _Optional[int] = ..., fits_now: _Optional[int] = ...) -> None: ...
+
 class LoginLink(_message.Message):
     __slots__ = ("url",)
     URL_FIELD_NUMBER: _ClassVar[int]

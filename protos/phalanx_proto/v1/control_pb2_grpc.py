@@ -146,6 +146,26 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
                 _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/phalanx.v1.Control/SetPolicy',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.PolicyText.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.PolicyText.FromString,
+                _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/phalanx.v1.Control/GetPolicy',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.PolicyText.FromString,
+                _registered_method=True)
+        self.GetQueue = channel.unary_unary(
+                '/phalanx.v1.Control/GetQueue',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.QueueRequest.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.QueueView.FromString,
+                _registered_method=True)
+        self.GetStart = channel.unary_unary(
+                '/phalanx.v1.Control/GetStart',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.StartRequest.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.StartView.FromString,
+                _registered_method=True)
         self.ListGangs = channel.unary_unary(
                 '/phalanx.v1.Control/ListGangs',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
@@ -344,6 +364,33 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPolicy(self, request, context):
+        """Who gets how much, as JSON; an empty text forgets it. Answers as GetPolicy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueue(self, request, context):
+        """Calls that wait, in the order in which they are served, and what accounts hold: the caller's workspace's, or all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStart(self, request, context):
+        """When a gang of this function could start if it were asked for now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListGangs(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -520,6 +567,26 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetFabric,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.FabricText.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.PolicyText.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.PolicyText.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.Empty.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.PolicyText.SerializeToString,
+            ),
+            'GetQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueue,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.QueueRequest.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.QueueView.SerializeToString,
+            ),
+            'GetStart': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStart,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.StartRequest.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.StartView.SerializeToString,
             ),
             'ListGangs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGangs,
@@ -1166,6 +1233,114 @@ class Control(object):
             '/phalanx.v1.Control/GetFabric',
             phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.FabricText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/SetPolicy',
+            phalanx__proto_dot_v1_dot_control__pb2.PolicyText.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.PolicyText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetPolicy',
+            phalanx__proto_dot_v1_dot_control__pb2.Empty.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.PolicyText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetQueue',
+            phalanx__proto_dot_v1_dot_control__pb2.QueueRequest.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.QueueView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetStart',
+            phalanx__proto_dot_v1_dot_control__pb2.StartRequest.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.StartView.FromString,
             options,
             channel_credentials,
             insecure,

@@ -204,6 +204,63 @@ class WebhookSecret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingView:
+    """A call that waits. ``place``: in the order in which calls are served, 1 for the first. ``starts_by_ms``: the wall
+    time by which it can start at the latest, for all that is known; 0: nobody knows.
+    """
+
+    place: int = 0
+    call_id: str = ""
+    function: str = ""
+    workspace: str = ""
+    user: str = ""
+    account: str = ""
+    gpus: float = 0
+    priority: int = 0
+    preemptible: bool = False
+    submitted_ms: int = 0
+    reason: str = ""
+    starts_by_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountView:
+    """What an account, as ``research/@nlp/ada``, holds, and what it may have. ``limit`` 0: no limit. ``share``: of the
+    cell, by the resource of which it has most; ``share_before``: on average before now.
+    """
+
+    account: str = ""
+    weight: float = 0
+    gpus: float = 0
+    guaranteed: float = 0
+    limit: float = 0
+    share: float = 0
+    share_before: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """``others``: so many more wait, in other workspaces or behind those that are shown."""
+
+    waiting: tuple[WaitingView, ...] = ()
+    accounts: tuple[AccountView, ...] = ()
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartView:
+    """When a gang could start. ``at_ms``: wall time, 0 where nobody knows. ``ahead``: calls that wait already.
+    ``fits_now``: with so many GPUs, fewer than asked for, it would start now.
+    """
+
+    now: bool = False
+    at_ms: int = 0
+    sentence: str = ""
+    ahead: int = 0
+    fits_now: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """``role``: leader or standby. ``page`` is the dashboard's address."""
 
