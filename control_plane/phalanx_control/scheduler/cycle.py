@@ -57,7 +57,7 @@ def schedule(draft: Draft, command: Schedule) -> None:
     run = _Pass(draft, command)
     for call in run.in_turn():
         reason = run.serve(call)
-        if reason and reason != call.reason:
+        if command.explains and reason and reason != call.reason:
             draft.add(events.CallWaits(call_id=call.id, reason=reason))
 
 
@@ -75,11 +75,14 @@ class _Pass:
     def __init__(self, draft: Draft, command: Schedule) -> None:
         self._draft = draft
         self._idle_ms = dict(command.gang_idle_ms)
+        self._explains = command.explains
         self._raw_ids: Iterator[bytes] = iter(command.raw_ids)
         self._rooms = picture_of(draft.state)
         self._accounts = Accounts(draft.state, self._rooms, draft.now.log_ms)
         self._lines: dict[Line, _Gangs] = {}
         self._stuck: set[Line] = set()
+        self._hopeless: set[Line] = set()
+        """Those of which no later call need be looked at."""
         self._made = 0
         self._promised: frozenset[str] = frozenset()
         """Nodes on which gangs end for calls that stand before the others."""
@@ -87,7 +90,7 @@ class _Pass:
 
     def in_turn(self) -> Iterator[Call]:
         """Yields the calls that this pass looks at."""
-        return islice(in_turn(self._draft.state, self._accounts, per_line=PER_LINE), WINDOW)
+        return islice(in_turn(self._draft.state, self._accounts, per_line=PER_LINE, hopeless=self._hopeless), WINDOW)
 
     def serve(self, call: Call) -> str:
         """Does what can be done for one call; returns why it still waits, or "" when it does not."""
@@ -112,6 +115,8 @@ class _Pass:
         if behind:
             return f"waits behind earlier calls of {self._need(call).spec.name}"
         self._stuck.add(line)
+        if not self._explains and self._need(call).spec.fresh:
+            self._hopeless.add(line)
         return self._make_room_or_explain(call)
 
     # ---- 3 and 6: warm gangs ----
@@ -240,7 +245,7 @@ class _Pass:
     def _make_room_or_explain(self, call: Call) -> str:
         need = self._need(call)
         barred = self._barred(call)
-        reason = why_it_waits(self._draft.state, need, self._rooms, kept=barred)
+        reason = why_it_waits(self._draft.state, need, self._rooms, kept=barred) if self._explains else ""
         leaving = self._leaving(call, need, barred)
         if leaving is None:
             self._reserve_nodes(call, need)

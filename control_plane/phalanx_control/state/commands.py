@@ -164,10 +164,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Place what waits. ``raw_ids``: randomness for new gangs, 16 bytes each; ``gang_idle_ms`` as in Tick."""
+    """Place what waits. ``raw_ids``: randomness for new gangs, 16 bytes each; ``gang_idle_ms`` as in Tick.
+
+    ``explains`` False: nobody reads why calls wait, which takes most of a pass; who gets what is the same.
+    """
 
     raw_ids: tuple[bytes, ...]
     gang_idle_ms: dict[str, int] = field(default_factory=dict[str, int])
+    explains: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
