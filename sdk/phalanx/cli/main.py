@@ -49,6 +49,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("queue", "Calls that wait, in their order, why, and what accounts hold."),
             ("when", "When a gang could start, and what it would wait for."),
             ("policy", "Who gets how much: weights, guarantees and limits."),
+            ("simulate", "How long who would wait: jobs played on a fleet on paper."),
             ("nodes", "Nodes and their GPUs."),
             ("cordon", "Place nothing new on nodes."),
             ("drain", "Let what runs on nodes end, and place nothing new there."),
