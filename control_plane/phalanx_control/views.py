@@ -12,7 +12,7 @@ from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.lifecycle.failures import user_tries
 from phalanx_control.metering.book import PriceBook
 from phalanx_control.metering.cost import busy_ms, cost_of_call
-from phalanx_control.state import queries
+from phalanx_control.state import blames, queries
 from phalanx_control.state.model import App, BodyRef, Call, FunctionStats, Gang, MemberState, Node, State
 
 
@@ -184,7 +184,7 @@ def node_view(state: State, node: Node, facts: LiveFacts) -> NodeView:
         memory_bytes=info.memory_bytes,
         last_seen_ms=facts.last_seen_ms.get(info.node_id, 0),
         gpus=_gpus(state, node, on_node),
-        reason=queries.cordon_in_words(node),
+        reason=queries.cordon_in_words(node) or blames.in_words(state, info.node_id, state.log_ms),
         drain_until_ms=node.cordon.deadline_wall_ms if node.cordon is not None else 0,
         gangs=len(on_node),
     )

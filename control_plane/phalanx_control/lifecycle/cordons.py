@@ -43,7 +43,7 @@ def set_state(draft: Draft, command: SetNodeState) -> None:
             hint="upgrade all replicas first",
         )
     if command.state is NodeState.READY:
-        if node.cordon is not None:
+        if node.cordon is not None or command.node_id in draft.state.blames:
             draft.add(events.NodeUncordoned(node_id=command.node_id, by=command.by))
         return
     _check(command)

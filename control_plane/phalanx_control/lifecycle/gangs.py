@@ -13,7 +13,7 @@ from dataclasses import replace
 from phalanx.core.messages import ErrorInfo, MemberEnded, MemberPrepared, MemberReady
 from phalanx.core.states import CallState, Cause, GangState, GpuState, NodeState
 from phalanx.core.topology.equipment import MAX_SHOWN_CHARS
-from phalanx_control.lifecycle import failures, meter
+from phalanx_control.lifecycle import failures, lemons, meter
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.model import Call, Gang, MemberState
@@ -155,6 +155,7 @@ def release_when_over(draft: Draft, gang_id: str, *, gone: frozenset[str] = froz
     missing = [m for m in gang.members if not m.ended]
     if any(m.member.node_id not in gone and not _lost(draft, m) for m in missing):
         return
+    lemons.note_death(draft, gang, _running(draft, gang) or gang.last_call or gang.for_call)
     _settle_calls(draft, gang)
     meter.close(draft, gang)
     draft.add(events.GangReleased(gang_id=gang_id, lost=bool(missing), wall_ms=draft.now.wall_ms))

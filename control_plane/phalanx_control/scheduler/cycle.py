@@ -36,7 +36,7 @@ from phalanx_control.scheduler.reserve import START_MS, Reservation, reservation
 from phalanx_control.scheduler.room import Line
 from phalanx_control.scheduler.space import Leaving, fits_without, room_after
 from phalanx_control.scheduler.turns import in_turn
-from phalanx_control.state import events, queries
+from phalanx_control.state import blames, events, queries
 from phalanx_control.state.amounts import asked_by, held_by, standing_of
 from phalanx_control.state.commands import Schedule
 from phalanx_control.state.model import Call, Gang, MemberState
@@ -87,6 +87,8 @@ class _Pass:
         self._promised: frozenset[str] = frozenset()
         """Nodes on which gangs end for calls that stand before the others."""
         self._reserved: Reservation | None = None
+        self._verdicts = blames.verdicts(draft.state, draft.now.log_ms)
+        self._suspects = self._verdicts.suspects
 
     def in_turn(self) -> Iterator[Call]:
         """Yields the calls that this pass looks at."""
@@ -97,7 +99,7 @@ class _Pass:
         if call.not_before_ms > self._draft.now.log_ms:
             return call.reason
         line = (call.function_id, call.owner.workspace)
-        if self._use_warm(call, line, at_most=0):
+        if self._use_warm(call, line, at_most=0, avoid=self._avoided(call)):
             return ""
         known = self._gangs(line)
         if known.starting > 0:
@@ -134,9 +136,9 @@ class _Pass:
         """What runs there may wait for a call that was made from inside another, at whatever depth."""
         return not call.parent and not self._need(call).spec.fresh
 
-    def _use_warm(self, call: Call, line: Line, *, at_most: int) -> bool:
+    def _use_warm(self, call: Call, line: Line, *, at_most: int, avoid: frozenset[str] = frozenset()) -> bool:
         """Gives the call to a warm gang with at most ``at_most`` logged calls; the longest idle first."""
-        barred = self._barred(call)
+        barred = self._barred(call) | avoid
         fitting = [
             gang
             for gang in (self._draft.state.gangs[g.id] for g in self._gangs(line).warm)
@@ -214,7 +216,11 @@ class _Pass:
         need = self._need(call)
         if need.most:
             need = replace(need, cap=self._accounts.most_gpus(self._path(call), need.spec))
-        return find_place(need, self._rooms, barred=self._barred(call))
+        return find_place(need, self._rooms, barred=self._barred(call), avoid=self._avoided(call) | self._suspects)
+
+    def _avoided(self, call: Call) -> frozenset[str]:
+        """Returns the nodes where a gang died under the call."""
+        return self._verdicts.avoided.get(call.id, frozenset())
 
     def _reserve(self, call: Call, place: Place) -> str:
         raw = next(self._raw_ids, None)

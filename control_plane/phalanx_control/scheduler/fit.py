@@ -20,6 +20,7 @@ from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
 from phalanx_control.scheduler.words import placement_words
 
+_NONE: frozenset[str] = frozenset()
 _SIZES_TRIED = 64
 """Of an elastic gang: nearly always the first fits, which was counted before."""
 _SIZES_KEPT = 256
@@ -33,8 +34,16 @@ class Place:
     sentence: str
 
 
-def find_place(need: Need, rooms: Rooms, *, barred: frozenset[str] = frozenset()) -> Place | None:
-    """Returns where the gang fits now, leaving out ``barred`` nodes; None when it does not."""
+def find_place(
+    need: Need, rooms: Rooms, *, barred: frozenset[str] = _NONE, avoid: frozenset[str] = _NONE
+) -> Place | None:
+    """Returns where the gang fits now, leaving out ``barred`` nodes, and those to ``avoid`` where others fit; None when
+    it does not.
+    """
+    if avoid - barred:
+        place = find_place(need, rooms, barred=barred | avoid)
+        if place is not None:
+            return place
     if need.most:
         return _elastic_place(need, rooms, barred)
     if need.gpus:

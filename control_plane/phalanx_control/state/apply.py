@@ -18,6 +18,8 @@ from phalanx_control.state import apply_calls, events, queries, schemas
 from phalanx_control.state.amounts import held_by, with_ended
 from phalanx_control.state.model import FunctionStats, Gang, GpuMark, LedgerLine, MemberState, Node, State, Usage
 
+_BLAMES_KEPT = 16
+"""Of a node: more than it takes to be cordoned."""
 Step = Callable[[State, Any, int], State]
 
 
@@ -86,11 +88,20 @@ def _node_cordoned(state: State, event: events.NodeCordoned, _: int) -> State:
 
 def _node_uncordoned(state: State, event: events.NodeUncordoned, _: int) -> State:
     node = replace(state.nodes[event.node_id], cordon=None)
-    return replace(state, nodes=state.nodes.set(event.node_id, node))
+    return replace(_without_blames(state, event.node_id), nodes=state.nodes.set(event.node_id, node))
+
+
+def _node_blamed(state: State, event: events.NodeBlamed, _: int) -> State:
+    known = state.blames.get(event.node_id, ())
+    return replace(state, blames=state.blames.set(event.node_id, (*known, event.blame)[-_BLAMES_KEPT:]))
+
+
+def _without_blames(state: State, node_id: str) -> State:
+    return replace(state, blames=state.blames.delete(node_id)) if node_id in state.blames else state
 
 
 def _node_left(state: State, event: events.NodeLeft, _: int) -> State:
-    return replace(state, nodes=state.nodes.delete(event.node_id))
+    return replace(_without_blames(state, event.node_id), nodes=state.nodes.delete(event.node_id))
 
 
 def _gpu_marked(state: State, event: events.GpuMarked, log_ms: int) -> State:
@@ -291,6 +302,7 @@ _STEPS: dict[type, Step] = {
     events.NodeLeft: _node_left,
     events.NodeCordoned: _node_cordoned,
     events.NodeUncordoned: _node_uncordoned,
+    events.NodeBlamed: _node_blamed,
     events.GpuMarked: _gpu_marked,
     events.FabricSet: _fabric_set,
     events.PolicySet: _policy_set,

@@ -276,6 +276,7 @@ def _leave_gang(state: State, call: Call, log_ms: int) -> State:
     gang = replace(
         gang,
         calls=calls,
+        last_call=call.id,
         state=GangState.READY if idle else gang.state,
         state_since_ms=log_ms if idle else gang.state_since_ms,
     )

@@ -11,7 +11,19 @@ import msgspec
 
 from phalanx.core.messages import ErrorInfo, NodeInfo
 from phalanx.core.states import GpuState, NodeState
-from phalanx_control.state.model import App, BodyRef, Call, Cordon, FiledSum, Function, Gang, KeyUse, Record, Token
+from phalanx_control.state.model import (
+    App,
+    Blame,
+    BodyRef,
+    Call,
+    Cordon,
+    FiledSum,
+    Function,
+    Gang,
+    KeyUse,
+    Record,
+    Token,
+)
 
 
 class Event(Record, frozen=True, tag_field="kind"):
@@ -80,7 +92,14 @@ class NodeCordoned(Event, frozen=True, tag=True):
     cordon: Cordon
 
 
+class NodeBlamed(Event, frozen=True, tag=True):
+    node_id: str
+    blame: Blame
+
+
 class NodeUncordoned(Event, frozen=True, tag=True):
+    """It takes work again, and what gangs died there of is forgotten."""
+
     node_id: str
     by: str = ""
 
@@ -412,6 +431,7 @@ AnyEvent = (
     | KeysForgotten
     | NodeCordoned
     | NodeUncordoned
+    | NodeBlamed
 )
 
 Events = tuple[AnyEvent, ...]

@@ -177,6 +177,8 @@ class Gang(Record, frozen=True):
     """The call that made it start, and that its start phases are shown with."""
     calls: tuple[str, ...] = ()
     """Logged calls assigned to it and not ended."""
+    last_call: str = ""
+    """The one that left it last."""
     stop_reason: str = ""
     drain: bool = False
     """While DRAINING: calls in flight may finish first."""
@@ -200,6 +202,16 @@ class GpuMark(Record, frozen=True):
     state: GpuState
     reason: str
     since_ms: int
+
+
+class Blame(Record, frozen=True):
+    """A gang died on a node for a cause that is not its user's. ``call_id``: what it ran, or else was made for."""
+
+    gang_id: str
+    function_id: str
+    call_id: str
+    reason: str
+    at_ms: int
 
 
 class Cordon(Record, frozen=True):
@@ -340,6 +352,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By function id."""
     policy: str = ""
     """Who gets how much, as JSON; "" where nobody has said."""
+    blames: Map[str, tuple[Blame, ...]] = Map()
+    """By node: the newest deaths of gangs there, oldest first; `state.blames` says what they mean."""
     usage: Map[str, Usage] = Map()
     """What gangs that ended had, by `queries.usage_name`; kept while there is a policy."""
     lines: Map[str, Map[str, Tree]] = Map()
@@ -378,9 +392,9 @@ def to_jsonable(state: State) -> dict[str, Any]:
 
 
 _DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line", "untold"})
-_LATER = frozenset({"fabric", "keys", "webhook_keys", "policy", "usage"})
+_LATER = frozenset({"fabric", "keys", "webhook_keys", "policy", "usage", "blames"})
 """Left out while empty: readers of the schema versions before do not know them."""
-_MAPS: dict[str, type] = {
+_MAPS: dict[str, Any] = {
     "functions": Function,
     "apps": App,
     "tokens": Token,
@@ -396,6 +410,7 @@ _MAPS: dict[str, type] = {
     "keys": KeyUse,
     "webhook_keys": WebhookKey,
     "usage": Usage,
+    "blames": tuple[Blame, ...],
 }
 
 

@@ -20,6 +20,7 @@ SINCE: dict[type, int] = {
     events.WebhookSecretRotated: 7,
     events.NodeCordoned: 8,
     events.NodeUncordoned: 8,
+    events.NodeBlamed: 8,
     events.PolicySet: 8,
 }
 """The schema version that brought a kind; 1 for all others."""

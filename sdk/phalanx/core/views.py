@@ -102,7 +102,7 @@ class NodeView:
     last_seen_ms: int = 0
     gpus: tuple[GpuView, ...] = ()
     reason: str = ""
-    """Who cordoned or drains it, and why."""
+    """Who cordoned or drains it, and why; or why it is chosen last."""
     drain_until_ms: int = 0
     """Of a node that drains: when calls that still run there are ended."""
     gangs: int = 0
