@@ -25,6 +25,7 @@ def check_state(state: State) -> None:
     check_indexes(state)
     check_one_holder_per_gpu(state)
     check_all_or_nothing(state)
+    check_who_is_alone(state)
     check_calls_and_gangs_agree(state)
 
 
@@ -50,6 +51,21 @@ def check_one_holder_per_gpu(state: State) -> None:
     for key, held in leases_by_gpu(state).items():
         assert sum(lease.share for lease in held) <= 1 + 1e-9, key
         assert len(held) == 1 or len({lease.workspace for lease in held}) == 1, key
+
+
+def check_who_is_alone(state: State) -> None:
+    """Nobody is beside a gang that has its nodes for itself; elastic gangs are as large as they may be at most."""
+    on: dict[str, list[str]] = {}
+    for gang in state.gangs.values():
+        asked = state.functions[gang.function_id].spec.resources
+        for member in gang.members:
+            if not member.ended:
+                on.setdefault(member.member.node_id, []).append(asked.isolation)
+        if asked.max_gpus:
+            gpus = [len(member.member.gpus) for member in gang.members]
+            assert asked.gpus <= sum(gpus) <= asked.max_gpus, gang.id
+            assert len({*gpus}) == 1, gang.id
+    assert all(len(asked) == 1 or "node" not in asked for asked in on.values())
 
 
 def check_all_or_nothing(state: State) -> None:

@@ -35,6 +35,8 @@ SPECS = (
     spec("half", gpus=0.5, limits=LIMITS),
     spec("once", gpus=1, limits=replace(LIMITS, retries=0)),
     spec("cpu", gpus=0, limits=LIMITS),
+    spec("alone", gpus=1, limits=LIMITS, isolation="node"),
+    spec("elastic", gpus=2, max_gpus=6, limits=LIMITS),
     replace(spec("spot", gpus=2, limits=LIMITS), preemptible=True),
     replace(spec("urgent", gpus=4, limits=LIMITS), priority=3),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phalanx.core import messages as m
-from phalanx.core.spec import Limits
+from phalanx.core.spec import Limits, Resources
 from phalanx.core.states import CallState, Cause, GangState, Outcome
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Gang
@@ -133,6 +133,18 @@ def test_within_a_workspace_a_preemptible_call_takes_from_lower_priority_only(pr
     cell.ask("lab/bob", 8, "next", preemptible=True, priority=priority)
     cell.run()
     assert bool(ending(cell)) is gives_way
+
+
+def test_a_gang_that_wants_a_node_for_itself_takes_one_where_all_give_way() -> None:
+    cell = Cell(8, 8)
+    old_spot(cell, ("lab/ana", 4), ("lab/ana", 4))
+    cell.ask("lab/eve", 4, "firm")
+    assert cell.run() == ["lab/eve"]
+    on = {g.for_call: g.lead for g in cell.world.state.gangs.values()}
+    cell.ask("zoo/zoe", 1, "alone", resources=Resources(gpus=1, isolation="node"))
+    cell.run()
+    assert {on[call] for call in ending(cell)} == {"n1"}
+    assert len(ending(cell)) == 2
 
 
 def test_what_is_left_by_those_that_give_way_is_kept_for_whom_they_gave_way() -> None:

@@ -150,6 +150,11 @@ class NodeRoom:
         """Says whether a gang of the function may be beside what is there."""
         return not self.gangs or not (self.isolated or spec.resources.isolation == "node")
 
+    @property
+    def holders(self) -> frozenset[str]:
+        """The gangs that hold GPUs of the node."""
+        return frozenset(holder for gpu in self.gpus for holder in gpu.holders)
+
     def has_room_beside_gpus(self, spec: FunctionSpec, ranks: int) -> bool:
         """Says whether cores and memory suffice for ``ranks`` more; 0 in the inventory means unknown, not none."""
         need = spec.resources

@@ -176,13 +176,14 @@ def _in_the_cheapest_domain(state: State, imagined: _Imagined, costs: Costs) -> 
 def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
     """Returns sets of gangs that may be enough, the cheapest first."""
     need, rooms = imagined.need, imagined.rooms
+    rank = rooms.fabric.rank_of(need.fabric)
     found: dict[tuple[str, ...], tuple[float, int, object]] = {}
     for count in need.node_counts(len(rooms)):
         each = need.gpus // count
         open_rooms = (r for r in rooms.values() if r.open and r.id not in imagined.barred and need.takes(r.id))
         offers = [offer for room in open_rooms if (offer := _offer(room, need, each, costs)) is not None]
         for area, of_area in _by_area(offers).items():
-            if len(of_area) < count:
+            if len(of_area) < count or (count > 1 and rank not in (None, area.rank)):
                 continue
             cheapest = sorted(of_area, key=lambda offer: (offer.cost, len(offer.gangs), offer.room.at))[:count]
             gangs = tuple(sorted({gang_id for offer in cheapest for gang_id in offer.gangs}))
@@ -202,6 +203,8 @@ def _by_area(offers: Iterable[_Offer]) -> dict[Area, list[_Offer]]:
 
 def _offer(room: NodeRoom, need: Need, each: int, costs: Costs) -> _Offer | None:
     """Returns the gangs of the node whose end gives the most GPUs for the least work; None where all are not enough."""
+    if not room.admits(need.spec):
+        return _emptied(room, costs)
     missing = (each - room.count_free(need.model)) if each else 1
     if missing <= 0:
         return _Offer(room, 0.0, ())
@@ -217,3 +220,11 @@ def _offer(room: NodeRoom, need: Need, each: int, costs: Costs) -> _Offer | None
         if missing <= 0:
             return _Offer(room, sum(costs[each] for each in chosen), tuple(chosen))
     return None
+
+
+def _emptied(room: NodeRoom, costs: Costs) -> _Offer | None:
+    """Returns all gangs of a node that one of the two wants for itself; None where one of them may not be ended."""
+    gangs = sorted(room.holders)
+    if len(gangs) < room.gangs or any(gang_id not in costs for gang_id in gangs):
+        return None
+    return _Offer(room, sum(costs[gang_id] for gang_id in gangs), tuple(gangs))
