@@ -68,6 +68,7 @@ def test_a_call_whose_gang_died_on_a_node_goes_elsewhere_where_it_can() -> None:
     world.wait(MINUTE_MS)
     world.schedule()
     assert world.only_gang().lead == "n2"
+    assert world.only_gang().placement.endswith("; not where gangs died before: n1")
 
 
 def test_it_goes_to_the_same_node_where_no_other_fits() -> None:

@@ -75,7 +75,7 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
     fewest = _fewest(need, usable)
     candidates = candidates_for(need, rooms, fewest)
     asks = f"needs {asked_gpus(need)} on {need.node or count_nodes(fewest)}"
-    if len(candidates) >= fewest > 1:
+    if need.fabric and len(candidates) >= fewest > 1:
         return f"{asks}; {_apart(candidates, rooms, need, fewest)}"
     if len(candidates):
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"

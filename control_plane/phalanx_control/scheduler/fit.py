@@ -6,7 +6,7 @@ Gives places on a picture of what is free; decides nothing about who is served f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from phalanx.core.messages import Member
@@ -18,9 +18,10 @@ from phalanx_control.scheduler.joined import are_joined, pick_joined
 from phalanx_control.scheduler.nearest import Picked, can_pick, pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
-from phalanx_control.scheduler.words import placement_words
+from phalanx_control.scheduler.words import placement_words, some_words
 
 _NONE: frozenset[str] = frozenset()
+_LEFT_OUT_NAMED = 3
 _SIZES_TRIED = 64
 """Of an elastic gang: nearly always the first fits, which was counted before."""
 _SIZES_KEPT = 256
@@ -43,7 +44,8 @@ def find_place(
     if avoid - barred:
         place = find_place(need, rooms, barred=barred | avoid)
         if place is not None:
-            return place
+            left_out = some_words(sorted(avoid - barred), _LEFT_OUT_NAMED)
+            return replace(place, sentence=f"{place.sentence}; not where gangs died before: {left_out}")
     if need.most:
         return _elastic_place(need, rooms, barred)
     if need.gpus:
