@@ -32,7 +32,7 @@ def test_calls_are_listed_in_the_order_in_which_they_are_served() -> None:
     found = list(waiting(cell.world.state, cell.world.now, limit=10))
     assert [each.call_id for each in found] == [second, *first]
     assert [(each.place, each.account) for each in found] == [(1, "lab/bob"), (2, "lab/ana"), (3, "lab/ana")]
-    assert found[0].starts_by_ms == WALL_MS + 60_000
+    assert found[0].starts_by_ms == WALL_MS + 61_000
     assert found[0].reason.startswith("needs 4 GPUs on 1 node; best node n1 has 0 free of 8")
     assert len(list(waiting(cell.world.state, cell.world.now, limit=2))) == 2
 
@@ -61,7 +61,7 @@ def test_a_gang_that_waits_for_time_limits_knows_until_when_and_with_how_many_it
     hold(cell, "lab/ana", 6, timeout_s=300)
     hold(cell, "lab/ana", 7, timeout_s=900)
     found = start(cell, 4)
-    assert (found.now, found.at_ms, found.fits_now) == (False, WALL_MS + 300_000, 2)
+    assert (found.now, found.at_ms, found.fits_now) == (False, WALL_MS + 301_000, 2)
     assert found.sentence == "on n1, when m.t300-ana-lab of ana has ended at its time limit"
 
 
@@ -98,4 +98,4 @@ def test_a_call_has_ended_at_the_latest_when_all_before_it_have() -> None:
     cell.world.start(call)
     cell.ask("lab/ana", 4, "limited", limits=limits)
     cell.run()
-    assert start(cell, 4).at_ms == cell.world.wall_ms + 203_000
+    assert start(cell, 4).at_ms == cell.world.wall_ms + 205_000

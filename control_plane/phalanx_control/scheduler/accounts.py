@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from phalanx.core.errors import UnschedulableError
 from phalanx.core.spec import FunctionSpec
-from phalanx.policy import Account, Path, Policy, policy_from_json, shown
+from phalanx.policy import Path, Policy, policy_from_json, shown
 from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.room import Rooms
 from phalanx_control.scheduler.words import count_gpus
@@ -37,6 +37,8 @@ class Accounts:
         self._held: dict[Path, Amount] = {}
         self._firm: dict[Path, float] = {}
         self._past: dict[Path, Amount] = {}
+        self._scores: dict[Path, float] = {}
+        """Shares over weights, until the account holds something else."""
         for (workspace, user), holding in rooms.users.items():
             path = self.policy.path_of(workspace, user)
             self._add(path, holding.amount, holding.firm_gpus)
@@ -57,10 +59,8 @@ class Accounts:
 
     def standing(self, path: Path, spec: FunctionSpec) -> Standing:
         """Orders calls of different users: what the next gang of the function makes of the account."""
-        asked = asked_by(spec)
-        inner = tuple(self._standing(each, asked) for each in _inward(path))
-        beyond = inner[0][0]
-        return (1 + spec.preemptible if beyond else 0, 0.0), *inner
+        inner = tuple(self._standing(each, spec.resources.gpus) for each in _inward(path))
+        return (1 + spec.preemptible if inner[0][0] else 0, 0.0), *inner
 
     def hold(self, gang: Gang, spec: FunctionSpec) -> None:
         """A gang has got its place."""
@@ -137,11 +137,13 @@ class Accounts:
         firm = 0 if spec.preemptible else sign * held.gpus
         self._add(self.path(gang.owner), Amount().plus(held, times=sign), firm)
 
-    def _standing(self, path: Path, asked: Amount) -> tuple[int, float]:
-        account: Account = self.policy.account(path)
-        now, before = self.share(path)
-        within = self.held(path).gpus + asked.gpus <= account.gpus
-        return int(not within), round((now + before) / account.weight, _DIGITS)
+    def _standing(self, path: Path, asked: float) -> tuple[int, float]:
+        score = self._scores.get(path)
+        if score is None:
+            now, before = self.share(path)
+            score = self._scores[path] = round((now + before) / self.policy.account(path).weight, _DIGITS)
+        guaranteed = self.policy.account(path).gpus
+        return int(not guaranteed or self.held(path).gpus + asked > guaranteed), score
 
     def _beyond(self, workspace: Path, more: float) -> float:
         return max(0, self._firm_of(workspace) + more - self.policy.account(workspace).gpus)
@@ -163,6 +165,7 @@ class Accounts:
 
     def _add(self, path: Path, amount: Amount, firm: float) -> None:
         for inner in _inward(path):
+            self._scores.pop(inner, None)
             self._held[inner] = self.held(inner).plus(amount)
             self._firm[inner] = self._firm.get(inner, 0) + firm
 

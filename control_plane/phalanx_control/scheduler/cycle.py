@@ -63,9 +63,11 @@ def schedule(draft: Draft, command: Schedule) -> None:
 
 @dataclass(slots=True)
 class _Gangs:
-    """Of one function and tenant: those that are warm, and how many are starting that no call was told to expect."""
+    """Of one function and tenant: those that are warm, by how many calls they have, and how many are starting that no
+    call was told to expect.
+    """
 
-    warm: list[Gang]
+    warm: list[dict[str, Gang]]
     starting: int
 
 
@@ -77,6 +79,7 @@ class _Pass:
         self._idle_ms = dict(command.gang_idle_ms)
         self._explains = command.explains
         self._raw_ids: Iterator[bytes] = iter(command.raw_ids)
+        self._before = draft.state
         self._rooms = picture_of(draft.state)
         self._accounts = Accounts(draft.state, self._rooms, draft.now.log_ms)
         self._lines: dict[Line, _Gangs] = {}
@@ -127,9 +130,8 @@ class _Pass:
         """Returns what the function had when the pass began."""
         found = self._lines.get(line)
         if found is None:
-            gangs = self._rooms.of_line.get(line, {}).values()
-            warm = sorted((g for g in gangs if g.state in queries.WARM), key=lambda g: g.fence)
-            found = self._lines[line] = _Gangs(warm, sum(g.state in queries.STARTING for g in gangs))
+            known = self._rooms.lines[line]
+            found = self._lines[line] = _Gangs([dict(warm) for warm in known.warm], len(known.starting))
         return found
 
     def _may_wait_at_a_gang(self, call: Call) -> bool:
@@ -138,18 +140,22 @@ class _Pass:
 
     def _use_warm(self, call: Call, line: Line, *, at_most: int, avoid: frozenset[str] = frozenset()) -> bool:
         """Gives the call to a warm gang with at most ``at_most`` logged calls; the longest idle first."""
-        barred = self._barred(call) | avoid
-        fitting = [
-            gang
-            for gang in (self._draft.state.gangs[g.id] for g in self._gangs(line).warm)
-            if len(gang.calls) <= at_most and gang.state in queries.WARM and not _is_on(gang, barred)
-        ]
-        if not fitting:
-            return False
-        gang = min(fitting, key=lambda g: (len(g.calls), g.id not in self._idle_ms, g.fence))
-        gangs.assign(self._draft, call, gang)
-        self._idle_ms.pop(gang.id, None)
-        return True
+        barred, warm = self._barred(call) | avoid, self._gangs(line).warm
+        for held in range(at_most + 1):
+            fitting = (gang for gang in warm[held].values() if self._is_usable(gang, barred))
+            gang = min(fitting, key=lambda g: (g.id not in self._idle_ms, g.fence), default=None)
+            if gang is not None:
+                gangs.assign(self._draft, call, gang)
+                self._idle_ms.pop(gang.id, None)
+                del warm[held][gang.id]
+                if held + 1 < len(warm):
+                    warm[held + 1][gang.id] = gang
+                return True
+        return False
+
+    def _is_usable(self, gang: Gang, barred: frozenset[str]) -> bool:
+        """It may have been told to end in this pass."""
+        return self._draft.state.gangs[gang.id].state in queries.WARM and not _is_on(gang, barred)
 
     # ---- 5: places ----
 
@@ -308,7 +314,7 @@ class _Pass:
         """Only for the first that cannot start: more than one would leave nodes idle for too long."""
         if self._reserved is not None:
             return
-        found = reservation_for(self._draft.state, need, self._rooms, self._draft.now.log_ms)
+        found = reservation_for(self._before, need, self._rooms, self._draft.now.log_ms)
         waited_ms = self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
         if found is not None and (found.is_known or waited_ms > PATIENCE_MS):
             self._reserved = found

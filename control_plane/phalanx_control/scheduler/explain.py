@@ -24,7 +24,9 @@ _CLOSED_NAMED = 2
 def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
     """Returns the sentence for the oldest call of a function that fits nowhere now, ``kept`` nodes left out."""
     played = asks_for_played(need.model.model)
-    known = [room for room in rooms.values() if room.played == played and need.takes(room.id)]
+    known = [room for room in rooms.values() if room.played == played]
+    if need.node:
+        known = [room for room in known if need.takes(room.id)]
     if need.node and not known:
         return f"waits for node {need.node}"
     if not known:
@@ -72,7 +74,7 @@ def _cpu_words(need: Need) -> str:
 
 
 def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
-    fewest = _fewest(need, usable)
+    fewest = _fewest(need, rooms, len(usable))
     candidates = candidates_for(need, rooms, fewest)
     asks = f"needs {asked_gpus(need)} on {need.node or count_nodes(fewest)}"
     if need.fabric and len(candidates) >= fewest > 1:
@@ -85,11 +87,10 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
     return f"{asks}; {_nearest_miss(state, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
 
 
-def _fewest(need: Need, usable: list[NodeRoom]) -> int:
+def _fewest(need: Need, rooms: Rooms, nodes: int) -> int:
     """Returns the least number of nodes on which the gang could be once all is free, or what it asks for."""
-    counts = list(need.node_counts(len(usable)))
-    largest = max(len(room.matching(need.model)) for room in usable)
-    able = (count for count in counts if need.gpus // count <= largest)
+    counts = list(need.node_counts(nodes))
+    able = (count for count in counts if need.gpus // count <= rooms.most_of(need.model))
     return next(able, counts[0] if counts else max(1, need.spec.resources.nodes))
 
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any, NamedTuple
 
-from phalanx.core.states import CallState, GangState
-from phalanx_control.scheduler.cell_fabric import Area
+from phalanx.core.states import GangState
+from phalanx_control.scheduler.cell_fabric import Area, Spot
 from phalanx_control.scheduler.nearest import can_pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
 from phalanx_control.state.model import Gang, State
 
 NEVER_MS = math.inf
+_BEGIN_MS = 1_000
 START_MS = 10_000
 """How long a gang takes to start, at most, where it is asked whether its call would end in time."""
 
@@ -40,81 +43,79 @@ class Reservation:
         return self.at_ms < NEVER_MS
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """When a node can take a part: ``ends`` gangs have to end before, the last of them is ``last``."""
+class Offer(NamedTuple):
+    """When a node can take a part: ``ends`` gangs have to end before, the last of them is ``last``. Times do not change
+    while nothing changes on the node; a node that has room is ready since ever.
+    """
 
-    room: NodeRoom
     at_ms: float
     ends: int
-    last: Gang | None
+    last: str = ""
 
-    @property
-    def soonest_first(self) -> tuple[float, int, int, int]:
-        return self.at_ms, self.ends, self.room.gangs, self.room.at
+
+_NEVER = Offer(NEVER_MS, -1)
+"""Of a node that could not take a part if it were empty."""
 
 
 def reservation_for(state: State, need: Need, rooms: Rooms, now_ms: int) -> Reservation | None:
     """Returns the nodes that could hold the gang soonest; None where no set of nodes that take work ever could.
 
-    Others would wait for nothing then.
+    Others would wait for nothing then. ``state`` is the one that the picture was made of.
     """
     for count in need.node_counts(len(rooms)):
-        ends = _Ends(state, rooms, now_ms)
-        offers = [o for room in rooms.values() if (o := _offer(need, room, count, ends)) is not None]
-        found = [_soonest(area, of_area, count) for area, of_area in _by_area(offers) if len(of_area) >= count]
+        res, ranks = need.spec.resources, need.ranks_on_node(count)
+        key = (need.model, need.gpus // count, need.share, need.workspace if need.share else "", res.cpus * ranks)
+        key = (*key, res.memory_gb * ranks)
+        by_spot: defaultdict[Spot, list[_Choice]] = defaultdict(list)
+        for room in rooms.taking if not need.node else filter(None, [rooms.get(need.node)]):
+            offer = room.offers.get(key)
+            if offer is None:
+                offer = room.offers[key] = _offer(state, need, room, rooms, count)
+            if offer is not _NEVER and room.open:
+                by_spot[room.spot].append((offer.at_ms, offer.ends, room.gangs, room.at, room, offer.last))
+        found = [_soonest(area, choices, count) for area, choices in _by_area(by_spot) if len(choices) >= count]
         if found:
-            return min(found, key=_best_first)[1]
+            best = min(found, key=lambda each: each[0])
+            at_ms, last = max(now_ms, best[0][0]), best[2]
+            return Reservation(best[1], at_ms, best[3], rooms.gangs[last].gang if last else None)
     return None
 
 
-def ends_ms(state: State, gang: Gang, now_ms: int) -> float:
-    """Returns when a gang has ended at the latest, for all that is known; infinite where nothing is."""
+_Choice = tuple[float, int, int, int, NodeRoom, str]
+"""An offer, the soonest first; of several, the node with the fewest gangs."""
+
+
+def ends_ms(state: State, gang: Gang) -> float:
+    """Returns when a gang has ended at the latest, for all that is known; infinite where nothing is.
+
+    Its calls count from when the gang was given them, with a second for their start.
+    """
     grace_ms = state.functions[gang.function_id].spec.limits.grace_s * 1000
     if gang.state is GangState.DRAINING and not gang.calls:
-        return now_ms + grace_ms
-    calls = [state.calls[call_id] for call_id in gang.calls]
-    if not calls or any(not call.timeout_ms and not call.deadline_ms for call in calls):
-        return NEVER_MS
-    at: float = now_ms
-    for call in calls:  # one after the other
-        began = call.started_ms if call.state is CallState.RUNNING else at
-        limits = [began + call.timeout_ms] if call.timeout_ms else []
-        at = max(at, min([*limits, *([call.deadline_ms] if call.deadline_ms else [])]))
+        return gang.state_since_ms + grace_ms
+    at = 0.0 if gang.calls else NEVER_MS
+    for call in (state.calls[call_id] for call_id in gang.calls):  # one after the other
+        limit = max(at, call.assigned_ms) + _BEGIN_MS + call.timeout_ms if call.timeout_ms else NEVER_MS
+        at = min(limit, call.deadline_ms or NEVER_MS)
     return at + grace_ms
 
 
-class _Ends:
-    """When each gang of a picture has ended, asked once."""
-
-    def __init__(self, state: State, rooms: Rooms, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self._state = state
-        self._rooms = rooms
-        self._known: dict[str, tuple[float, int, Gang]] = {}
-
-    def of(self, gang_id: str) -> tuple[float, int, Gang]:
-        found = self._known.get(gang_id)
-        if found is None:
-            gang = self._state.gangs.get(gang_id) or self._rooms.gangs[gang_id].gang
-            found = self._known[gang_id] = ends_ms(self._state, gang, self.now_ms), gang.fence, gang
-        return found
-
-
-def _offer(need: Need, room: NodeRoom, count: int, ends: _Ends) -> _Offer | None:
-    if not room.open or not need.takes(room.id) or not _could_hold(room, need, count):
-        return None
+def _offer(state: State, need: Need, room: NodeRoom, rooms: Rooms, count: int) -> Offer:
+    if not _could_hold(room, need, count):
+        return _NEVER
     missing = _missing(need, room, count)
     if missing <= 0:
-        return _Offer(room, ends.now_ms, 0, None)
+        return Offer(-NEVER_MS, 0)
     if not need.spec.resources.gpus:
-        return _Offer(room, NEVER_MS, room.gangs, None)
+        return Offer(NEVER_MS, room.gangs)
     gives = Counter(holder for gpu in room.matching(need.model) if gpu.usable for holder in gpu.holders)
-    for number, end in enumerate(sorted(map(ends.of, gives), key=lambda end: end[:2]), start=1):
-        missing -= gives[end[2].id]
+    known = (rooms.gangs[gang_id].gang for gang_id in gives)
+    ends = sorted((ends_ms(state, gang), gang.fence, gang.id) for gang in known)
+    for number, (at_ms, _, gang_id) in enumerate(ends, start=1):
+        missing -= gives[gang_id]
         if missing <= 0:
-            return _Offer(room, end[0], number, end[2])
-    return None
+            return Offer(at_ms, number, gang_id)
+    return Offer(NEVER_MS, len(ends))
 
 
 def _missing(need: Need, room: NodeRoom, count: int) -> int:
@@ -128,28 +129,35 @@ def _missing(need: Need, room: NodeRoom, count: int) -> int:
 
 def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
     """Says whether the node could take a part of the gang once everything on it has ended."""
+    res, ranks = need.spec.resources, need.ranks_on_node(count)
+    key = (need.model, need.gpus // count, need.share, res.cpus * ranks, res.memory_gb * ranks)
+    found = room.could_hold.get(key)
+    if found is None:
+        found = room.could_hold[key] = _could_hold_empty(room, need, count)
+    return found
+
+
+def _could_hold_empty(room: NodeRoom, need: Need, count: int) -> bool:
     empty, each = empty_room(room.node), need.gpus // count
     if empty.count_free(need.model) < (each or bool(need.share)):
         return False
     return can_pick(empty, need.model, each) and empty.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
 
 
-def _by_area(offers: Iterable[_Offer]) -> list[tuple[Area, list[_Offer]]]:
-    found: defaultdict[Area, list[_Offer]] = defaultdict(list)
-    for offer in offers:
-        for area in offer.room.spot:
-            found[area].append(offer)
-    return list(found.items())
+def _by_area(by_spot: Mapping[Spot, list[_Choice]]) -> Iterator[tuple[Area, list[_Choice]]]:
+    found: defaultdict[Area, list[_Choice]] = defaultdict(list)
+    for spot, choices in by_spot.items():
+        for area in spot:
+            found[area] += choices
+    yield from found.items()
 
 
-def _soonest(area: Area, offers: list[_Offer], count: int) -> tuple[int, Reservation]:
-    """Returns how many gangs must end, and the reservation."""
-    chosen = sorted(offers, key=lambda offer: offer.soonest_first)[:count]
-    last = max(chosen, key=lambda offer: (offer.at_ms, offer.room.at))
-    nodes = frozenset(offer.room.id for offer in chosen)
-    return sum(offer.ends for offer in chosen), Reservation(nodes, last.at_ms, area, last.last)
+def _soonest(area: Area, choices: list[_Choice], count: int) -> tuple[_Order, frozenset[str], str, Area]:
+    """Returns how good the area is, which of its nodes, and who ends last there."""
+    chosen = nsmallest(count, choices)
+    last = max(chosen, key=lambda choice: (choice[0], choice[3]))
+    order = (last[0], sum(choice[1] for choice in chosen), area.rank, area.key)
+    return order, frozenset(choice[4].id for choice in chosen), last[5], area
 
 
-def _best_first(found: tuple[int, Reservation]) -> tuple[object, ...]:
-    ends, reservation = found
-    return reservation.at_ms, ends, reservation.area.rank, reservation.area.key
+_Order = tuple[float, int, int, Any]

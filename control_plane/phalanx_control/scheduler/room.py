@@ -5,9 +5,10 @@ Nothing is read from stored counters: room is inventory minus leases and marks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phalanx.core import played
 from phalanx.core.messages import GpuInfo
@@ -16,6 +17,7 @@ from phalanx.core.topology.names import natural_key
 from phalanx.policy import policy_from_json
 from phalanx_control.scheduler.cell_fabric import CellFabric, Spot, cell_fabric
 from phalanx_control.scheduler.kinds import GpuKind
+from phalanx_control.state import queries
 from phalanx_control.state.amounts import Amount, held_by
 from phalanx_control.state.model import Gang, MemberState, Node, State
 
@@ -74,11 +76,18 @@ class NodeRoom:
     spot: Spot
     cpus: float
     memory_bytes: float
+    open: bool = True
+    """It takes work."""
     cpu_gangs: int = 0
     gangs: int = 0
     gpu_gangs: int = 0
     isolated: int = 0
     """Gangs that keep others off the node."""
+    offers: dict[object, Any] = field(default_factory=dict[object, Any])
+    """When it can take a part of a gang: see `reserve`. Forgotten when something changes on it."""
+    could_hold: dict[object, bool] = field(default_factory=dict[object, bool])
+    """Whether it could take a part of a gang once everything on it has ended, by what that needs."""
+    _matching: dict[GpuKind, list[GpuRoom]] = field(default_factory=dict[GpuKind, list[GpuRoom]])
     _gpus: list[GpuRoom] | None = None
     """Made when first looked at: most nodes of a large cell are not, in one pass."""
     _free: dict[GpuKind, list[GpuRoom]] | None = None
@@ -86,14 +95,13 @@ class NodeRoom:
 
     def become(self, node: Node, spot: Spot) -> None:
         """Starts anew, empty, as what the node is now."""
-        self.node, self.spot = node, spot
+        self.node, self.spot, self.open = node, spot, node.takes_work
         self.cpus, self.memory_bytes = node.info.cpus, node.info.memory_bytes
         self.cpu_gangs = self.gangs = self.gpu_gangs = self.isolated = 0
         self._gpus = self._free = None
-
-    @property
-    def open(self) -> bool:
-        return self.node.takes_work
+        self._matching.clear()
+        self.could_hold.clear()
+        self.offers.clear()
 
     @property
     def gpus(self) -> list[GpuRoom]:
@@ -105,7 +113,10 @@ class NodeRoom:
 
     def matching(self, model: GpuKind) -> list[GpuRoom]:
         """Returns the GPUs that will do, free or not."""
-        return [g for g in self.gpus if model.fits(g.info)]
+        found = self._matching.get(model)
+        if found is None:
+            found = self._matching[model] = [g for g in self.gpus if model.fits(g.info)]
+        return found
 
     def free(self, model: GpuKind) -> list[GpuRoom]:
         """Returns the whole GPUs that could be leased now, lowest index first."""
@@ -136,6 +147,7 @@ class NodeRoom:
 
     def _leased(self, member: MemberState) -> list[GpuRoom]:
         self._free = None
+        self.offers.clear()
         return [g for g in self.gpus if g.info.uuid in member.member.gpus]
 
     def _count(self, spec: FunctionSpec, ranks: int, *, sign: int) -> None:
@@ -184,16 +196,29 @@ class Rooms(dict[str, NodeRoom]):
         names = _natural_order(tuple(state.nodes))
         super().__init__((name, _empty(state.nodes[name], at, self.fabric)) for at, name in enumerate(names))
         self.gangs: dict[str, Held] = {}
-        self.of_line: dict[Line, dict[str, Gang]] = {}
-        """The gangs that calls of one function and tenant can use."""
+        self.lines: defaultdict[Line, Usable] = defaultdict(Usable)
         self.users: dict[User, Holding] = {}
         self.preemptible: dict[str, None] = {}
         """Ids of gangs that may be told to give way."""
         self.memory = Memory(policy_from_json(state.policy).half_life_s * 1000, state.log_ms)
         self.candidates: dict[object, Candidates] = {}
         """By what a part of a gang needs; made when first asked for, and brought up to date when asked for again."""
+        self._most_of: dict[GpuKind, int] = {}
         self.changes: list[str] = []
         """Names of nodes on which something changed, in order."""
+
+    @cached_property
+    def taking(self) -> list[NodeRoom]:
+        """The nodes that take work, those whose GPUs are played too."""
+        return [room for room in self.values() if room.open]
+
+    def most_of(self, kind: GpuKind) -> int:
+        """Returns how many GPUs that will do a node that takes work has at most, free or not."""
+        found = self._most_of.get(kind)
+        if found is None:
+            found = max((len(room.matching(kind)) for room in self.taking), default=0)
+            self._most_of[kind] = found
+        return found
 
     @cached_property
     def total(self) -> Amount:
@@ -211,7 +236,7 @@ class Rooms(dict[str, NodeRoom]):
     def put(self, gang: Gang, spec: FunctionSpec) -> None:
         """Writes what a gang still holds into the picture."""
         self.gangs[gang.id] = Held(gang, spec)
-        self.of_line.setdefault(line_of(gang), {})[gang.id] = gang
+        self.lines[line_of(gang)].add(gang)
         if spec.preemptible:
             self.preemptible[gang.id] = None
         user = (gang.owner.workspace, gang.owner.user)
@@ -225,10 +250,7 @@ class Rooms(dict[str, NodeRoom]):
     def take_out(self, gang_id: str) -> None:
         """Writes the picture as if the gang had ended."""
         gang, spec = self.gangs.pop(gang_id)
-        line = self.of_line[line_of(gang)]
-        del line[gang_id]
-        if not line:
-            del self.of_line[line_of(gang)]
+        self.lines[line_of(gang)].remove(gang)
         self.preemptible.pop(gang_id, None)
         user = (gang.owner.workspace, gang.owner.user)
         self.users[user].add(gang, spec, self.memory, sign=-1)
@@ -242,8 +264,12 @@ class Rooms(dict[str, NodeRoom]):
 
     def see(self, gang: Gang) -> None:
         """The gang's record is a newer one, which holds the same."""
-        self.gangs[gang.id] = self.gangs[gang.id]._replace(gang=gang)
-        self.of_line[line_of(gang)][gang.id] = gang
+        known = self.gangs[gang.id]
+        self.gangs[gang.id] = known._replace(gang=gang)
+        self.lines[line_of(gang)].remove(known.gang)
+        self.lines[line_of(gang)].add(gang)
+        for member in gang.members:
+            self[member.member.node_id].offers.clear()  # it may end at another time
 
     def renew(self, node: Node) -> None:
         """The node is another than it was: what is on it stays on it."""
@@ -251,8 +277,9 @@ class Rooms(dict[str, NodeRoom]):
         for candidates in self.candidates.values():
             candidates.drop(room)
         room.become(node, self.fabric.spot(node))
-        for derived in ("largest", "total"):
+        for derived in ("largest", "total", "taking"):
             self.__dict__.pop(derived, None)
+        self._most_of.clear()
         for gang, spec in self.gangs.values():
             for member in gang.members:
                 if member.member.node_id == room.id and not member.ended:
@@ -306,6 +333,27 @@ class Holding:
         return self.amount.plus(self.begun, times=-left)
 
 
+@dataclass(slots=True)
+class Usable:
+    """The gangs that calls of one function and tenant can use: warm ones by how many logged calls they have, none or
+    one, and the ids of those that start.
+    """
+
+    warm: tuple[dict[str, Gang], dict[str, Gang]] = field(default_factory=lambda: ({}, {}))
+    starting: set[str] = field(default_factory=set[str])
+
+    def add(self, gang: Gang) -> None:
+        if gang.state in queries.STARTING:
+            self.starting.add(gang.id)
+        elif gang.state in queries.WARM and len(gang.calls) < len(self.warm):
+            self.warm[len(gang.calls)][gang.id] = gang
+
+    def remove(self, gang: Gang) -> None:
+        self.starting.discard(gang.id)
+        for known in self.warm:
+            known.pop(gang.id, None)
+
+
 class Held(NamedTuple):
     """A gang in the picture."""
 
@@ -336,7 +384,7 @@ def empty_room(node: Node) -> NodeRoom:
 
 def _empty(node: Node, at: int, fabric: CellFabric) -> NodeRoom:
     info = node.info
-    return NodeRoom(node, info.node_id, at, fabric.spot(node), info.cpus, info.memory_bytes)
+    return NodeRoom(node, info.node_id, at, fabric.spot(node), info.cpus, info.memory_bytes, node.takes_work)
 
 
 @lru_cache(maxsize=8)

@@ -51,9 +51,11 @@ def in_turn(
             heapq.heapreplace(heap, (now, key, line))
             continue
         yield state.calls[key[1]]
-        heapq.heappop(heap)
-        for entry in _head(line, accounts):
-            heapq.heappush(heap, entry)
+        following = _head(line, accounts)
+        if following:
+            heapq.heapreplace(heap, following[0])
+        else:
+            heapq.heappop(heap)
 
 
 _Entry = tuple[Standing, ordered.Key, _Line]
