@@ -17,6 +17,7 @@ from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.state import commands as c
 from phalanx_control.state import schemas
 from tests.support.builders import ANA, BOB, World, call_id, node_info, spec
@@ -245,6 +246,44 @@ def test_a_wish_is_had_where_it_can_be_and_is_no_reason_to_wait() -> None:
     assert nodes(found) == ["l"]
     assert "prefer_fabric='nvlink' could not be had" in found.sentence
     ensure_possible(cell.world.state, spec(gpus=16, prefer_fabric="rail"))
+
+
+# ---- nodes kept for one that waits ----
+
+
+def test_the_nodes_that_are_kept_for_a_gang_lie_in_one_domain_where_it_requires_that() -> None:
+    cell = Cell.of(tree(LEAVES))
+    for node in ("a1", "a2", "b1"):
+        cell.hold(node, 0)
+    kept = {
+        fabric: reservation_for(cell.world.state, asks(gpus=16, fabric=fabric), cell.rooms, 0)
+        for fabric in ("", "rail")
+    }
+    assert {fabric: found and found.nodes for fabric, found in kept.items()} == {
+        "": {"a3", "b2"},
+        "rail": {"a1", "a3"},
+    }
+
+
+def test_a_node_for_oneself_is_ready_when_the_last_has_left_it() -> None:
+    world = World(node_info("n1"), node_info("n2"))
+    for n, (node, timeout_s) in enumerate((("n1", 900), ("n2", 100), ("n2", 300)), start=1):
+        limits = Limits(timeout_s=timeout_s, grace_s=0)
+        world.ready_gang(world.register(spec(f"f{n}", node=node, limits=limits)), n)
+        world.start(call_id(n))
+    found = reservation_for(world.state, asks(gpus=1, isolation="node"), picture_of(world.state), world.log_ms)
+    assert found is not None
+    assert found.nodes == {"n2"}
+    assert 300_000 <= found.at_ms - world.log_ms < 310_000
+    assert found.last is not None
+    assert found.last.for_call == call_id(3)
+
+
+def test_nodes_whose_gpus_are_not_joined_are_kept_for_none_that_requires_it() -> None:
+    cell = Cell.of(None, joined_nodes(("l", "pcie_l4")))
+    cell.hold("l", *range(8))
+    assert reservation_for(cell.world.state, asks(gpus=2), cell.rooms, 0) is not None
+    assert reservation_for(cell.world.state, asks(gpus=2, fabric="nvlink"), cell.rooms, 0) is None
 
 
 # ---- words ----

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from phalanx.core.states import GangState
 from phalanx_control.scheduler.cell_fabric import Area, Spot
+from phalanx_control.scheduler.joined import pick_joined
 from phalanx_control.scheduler.nearest import can_pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
@@ -62,10 +63,11 @@ def reservation_for(state: State, need: Need, rooms: Rooms, now_ms: int) -> Rese
 
     Others would wait for nothing then. ``state`` is the one that the picture was made of.
     """
+    rank = rooms.fabric.rank_of(need.fabric)
     for count in need.node_counts(len(rooms)):
         res, ranks = need.spec.resources, need.ranks_on_node(count)
         key = (need.model, need.gpus // count, need.share, need.workspace if need.share else "", res.cpus * ranks)
-        key = (*key, res.memory_gb * ranks)
+        key = (*key, res.memory_gb * ranks, need.fabric == "nvlink", res.isolation)
         by_spot: defaultdict[Spot, list[_Choice]] = defaultdict(list)
         for room in rooms.taking if not need.node else filter(None, [rooms.get(need.node)]):
             offer = room.offers.get(key)
@@ -73,7 +75,8 @@ def reservation_for(state: State, need: Need, rooms: Rooms, now_ms: int) -> Rese
                 offer = room.offers[key] = _offer(state, need, room, rooms, count)
             if offer is not _NEVER and room.open:
                 by_spot[room.spot].append((offer.at_ms, offer.ends, room.gangs, room.at, room, offer.last))
-        found = [_soonest(area, choices, count) for area, choices in _by_area(by_spot) if len(choices) >= count]
+        able = ((area, choices) for area, choices in _by_area(by_spot) if count == 1 or rank in (None, area.rank))
+        found = [_soonest(area, choices, count) for area, choices in able if len(choices) >= count]
         if found:
             best = min(found, key=lambda each: each[0])
             at_ms, last = max(now_ms, best[0][0]), best[2]
@@ -103,6 +106,8 @@ def ends_ms(state: State, gang: Gang) -> float:
 def _offer(state: State, need: Need, room: NodeRoom, rooms: Rooms, count: int) -> Offer:
     if not _could_hold(room, need, count):
         return _NEVER
+    if not room.admits(need.spec):
+        return _when_empty(state, room, rooms)
     missing = _missing(need, room, count)
     if missing <= 0:
         return Offer(-NEVER_MS, 0)
@@ -118,6 +123,15 @@ def _offer(state: State, need: Need, room: NodeRoom, rooms: Rooms, count: int) -
     return Offer(NEVER_MS, len(ends))
 
 
+def _when_empty(state: State, room: NodeRoom, rooms: Rooms) -> Offer:
+    """Of a node that one of the two wants for itself: when all that is there has ended."""
+    known = [rooms.gangs[gang_id].gang for gang_id in room.holders]
+    if len(known) < room.gangs:
+        return Offer(NEVER_MS, room.gangs)
+    at_ms, _, last = max((ends_ms(state, gang), gang.fence, gang.id) for gang in known)
+    return Offer(at_ms, len(known), last)
+
+
 def _missing(need: Need, room: NodeRoom, count: int) -> int:
     """Returns how many GPUs are not free yet; 1 also for a part of one, or for cores."""
     if need.gpus:
@@ -130,7 +144,8 @@ def _missing(need: Need, room: NodeRoom, count: int) -> int:
 def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
     """Says whether the node could take a part of the gang once everything on it has ended."""
     res, ranks = need.spec.resources, need.ranks_on_node(count)
-    key = (need.model, need.gpus // count, need.share, res.cpus * ranks, res.memory_gb * ranks)
+    joined = need.fabric == "nvlink"
+    key = (need.model, need.gpus // count, need.share, res.cpus * ranks, res.memory_gb * ranks, joined)
     found = room.could_hold.get(key)
     if found is None:
         found = room.could_hold[key] = _could_hold_empty(room, need, count)
@@ -141,7 +156,12 @@ def _could_hold_empty(room: NodeRoom, need: Need, count: int) -> bool:
     empty, each = empty_room(room.node), need.gpus // count
     if empty.count_free(need.model) < (each or bool(need.share)):
         return False
-    return can_pick(empty, need.model, each) and empty.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
+    joined = need.fabric != "nvlink" or pick_joined(empty, need.model, each) is not None
+    return (
+        joined
+        and can_pick(empty, need.model, each)
+        and empty.has_room_beside_gpus(need.spec, need.ranks_on_node(count))
+    )
 
 
 def _by_area(by_spot: Mapping[Spot, list[_Choice]]) -> Iterator[tuple[Area, list[_Choice]]]:
