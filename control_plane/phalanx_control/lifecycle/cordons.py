@@ -121,7 +121,7 @@ def _check(command: SetNodeState) -> None:
             f"reason={command.reason[:60]!r}: give one line of at most {MAX_REASON_CHARS} characters"
         )
     if command.deadline_in_ms is not None and not 0 <= command.deadline_in_ms <= MAX_DEADLINE_MS:
-        raise InvalidSpecError(f"deadline={command.deadline_in_ms / 1000:g} s: give between 0 and 30 days")
+        raise InvalidSpecError(f"deadline={command.deadline_in_ms / 1000:,.0f} s: give between 0 and 30 days")
 
 
 def _unknown(draft: Draft, node_id: str) -> str:

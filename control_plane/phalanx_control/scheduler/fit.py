@@ -75,8 +75,8 @@ def _wished_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | N
 
 
 def _whole_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
-    counts = list(need.node_counts(len(rooms)))
-    for count in reversed(counts) if need.spec.resources.spread else counts:
+    counts = need.node_counts(len(rooms))
+    for count in reversed(list(counts)) if need.spec.resources.spread else counts:
         if need.gpus // count > rooms.largest:
             continue
         candidates = candidates_for(need, rooms, count)
