@@ -154,7 +154,13 @@ def test_wrong_bounds_are_refused_where_they_are_said(asked: Any, told: str) -> 
 def test_nodes_that_divide_no_size_are_refused() -> None:
     with pytest.raises(InvalidSpecError, match="nodes=3 divides no number of GPUs from 4 to 5"):
         Resources(gpus=4, max_gpus=5, nodes=3)
-    assert Resources(gpus=4, max_gpus=6, nodes=3).world_size == 4
+
+
+def test_bounds_are_those_that_so_many_nodes_can_share() -> None:
+    asked = Resources(gpus=4, max_gpus=16, nodes=3)
+    assert (asked.gpus, asked.max_gpus, asked.world_size) == (6, 15, 6)
+    assert asked == Resources(gpus=6, max_gpus=15, nodes=3)
+    assert Resources(gpus=4, max_gpus=7, nodes=3) == Resources(gpus=6, nodes=3)
 
 
 def test_the_decorator_and_options_take_two_numbers() -> None:

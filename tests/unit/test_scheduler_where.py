@@ -181,6 +181,7 @@ def test_one_gpu_is_joined_to_itself_and_nodes_that_say_nothing_join_none() -> N
     cell = Cell.of(None, [node_info("silent")])
     assert nodes(place(cell, gpus=1, fabric="nvlink")) == ["silent"]
     assert place(cell, gpus=2, fabric="nvlink") is None
+    assert "no GPUs of one node are known to be joined by NVLinks" in refused(cell, gpus=2, fabric="nvlink")
 
 
 def test_a_gang_over_several_nodes_of_one_nvlink_domain_is_joined() -> None:

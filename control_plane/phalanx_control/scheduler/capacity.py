@@ -99,7 +99,11 @@ def _fabric_lacks(state: State, rooms: list[NodeRoom], need: Need) -> str:
     if need.fabric == "rail":
         return f"{most[0][0].words} has {count_nodes(most[0][1])}, more than any other" if most else "no node is in one"
     joined = max(rooms, key=largest_joined, default=None)
-    one = f"NVLinks join {largest_joined(joined)} GPUs at most on one node ({joined.id})" if joined is not None else ""
+    count = largest_joined(joined) if joined is not None else 1
+    if joined is None or count == 1:
+        one = "no GPUs of one node are known to be joined by NVLinks"
+    else:
+        one = f"NVLinks join {count} GPUs at most on one node ({joined.id})"
     return f"{one}, and {most[0][0].words} has {count_nodes(most[0][1])}" if most else one
 
 

@@ -56,8 +56,7 @@ class Need:
     @property
     def least(self) -> int:
         """How many whole GPUs it takes to start."""
-        asked, nodes = int(self.spec.resources.gpus), self.spec.resources.nodes
-        return -(-asked // nodes) * nodes if nodes else asked
+        return int(self.spec.resources.gpus)
 
     @property
     def most(self) -> int:

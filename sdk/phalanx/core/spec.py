@@ -71,7 +71,7 @@ class Resources:
         if self.node and self.nodes > 1:
             raise InvalidSpecError(f"nodes={self.nodes!r} on node {self.node!r} alone: leave one of the two out")
         self._check_elastic()
-        if self.nodes < 0 or (self.nodes and not self.max_gpus and self.world_size % self.nodes):
+        if self.nodes < 0 or (self.nodes and self.world_size % self.nodes):
             raise InvalidSpecError(
                 f"nodes={self.nodes!r} does not divide gpus={self.gpus:g}: every node of a gang gets the same number "
                 f"of GPUs; use a divisor of {self.world_size}"
@@ -79,16 +79,21 @@ class Resources:
         self._check_where()
 
     def _check_elastic(self) -> None:
+        """Also draws the bounds together to what so many nodes can share."""
         if not self.max_gpus:
             return
         asked = f"gpus=({self.gpus:g}, {self.max_gpus})"
         if self.gpus < 1 or self.max_gpus <= self.gpus:
             raise InvalidSpecError(f"{asked}: give whole numbers, the first from 1 on and below the second")
-        if self.nodes and self.max_gpus // self.nodes * self.nodes < self.gpus:
-            raise InvalidSpecError(
-                f"nodes={self.nodes} divides no number of GPUs from {self.gpus:g} to {self.max_gpus}: every node of a "
-                f"gang gets the same number of GPUs"
-            )
+        if self.nodes > 0:
+            least, most = -(-int(self.gpus) // self.nodes) * self.nodes, self.max_gpus // self.nodes * self.nodes
+            if most < least:
+                raise InvalidSpecError(
+                    f"nodes={self.nodes} divides no number of GPUs from {self.gpus:g} to {self.max_gpus}: every node "
+                    f"of a gang gets the same number of GPUs"
+                )
+            object.__setattr__(self, "gpus", float(least))
+            object.__setattr__(self, "max_gpus", most if most > least else 0)
 
     def _check_where(self) -> None:
         if self.min_memory_gb < 0 or (self.min_memory_gb and not self.gpus):
