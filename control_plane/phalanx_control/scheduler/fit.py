@@ -15,9 +15,11 @@ from phalanx_control.scheduler.candidates import Candidates
 from phalanx_control.scheduler.domains import choose_nodes, most_together
 from phalanx_control.scheduler.elastic import sizes
 from phalanx_control.scheduler.joined import are_joined, pick_joined
+from phalanx_control.scheduler.mix import free_on
 from phalanx_control.scheduler.nearest import Picked, can_pick, pick
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
+from phalanx_control.scheduler.shares import best_node, best_share
 from phalanx_control.scheduler.words import placement_words, some_words
 
 _NONE: frozenset[str] = frozenset()
@@ -50,9 +52,7 @@ def find_place(
         return _elastic_place(need, rooms, barred)
     if need.gpus:
         return _wished_place(need, rooms, barred)
-    open_ = (room for room in rooms.values() if room.open and room.admits(need.spec))
-    usable = [room for room in open_ if room.id not in barred and need.takes(room.id)]
-    return _share_place(need, usable) if need.share else _cpu_place(need, usable)
+    return _share_place(need, rooms, barred) if need.share else _cpu_place(need, rooms, barred)
 
 
 def _elastic_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
@@ -127,7 +127,7 @@ def _on_nodes(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> P
     each = need.gpus // count
     choice = None
     if count == 1:
-        room = candidates.fullest()
+        room = best_node(need, rooms, candidates) or candidates.fullest()
         best = pick_joined if need.fabric == "nvlink" else pick
         parts = Parts((Part(room, best(room, need.model, each)),)) if room is not None else Parts(())
     else:
@@ -149,17 +149,11 @@ def _on_nodes(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> P
     return Place(members=members, sentence=placement_words(need, rooms, chosen, choice, parts.note))
 
 
-def _share_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
-    fitting = [
-        (-gpu.taken, room.id, gpu.info.index, room, gpu)
-        for room in rooms
-        if room.has_room_beside_gpus(need.spec, 1)
-        for gpu in room.matching(need.model)
-        if gpu.fits_share(need.share, need.workspace)
-    ]
-    if not fitting:
+def _share_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
+    best = best_share(need, rooms, barred)
+    if best is None:
         return None
-    _, _, _, room, gpu = min(fitting, key=lambda f: f[:3])
+    room, gpu = best
     beside = f"beside {len(gpu.holders)} more" if gpu.holders else "nobody else on it"
     return Place(
         members=(_member(room, (gpu,), share=need.share),),
@@ -167,10 +161,16 @@ def _share_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
     )
 
 
-def _cpu_place(need: Need, rooms: list[NodeRoom]) -> Place | None:
-    fitting = [room for room in rooms if room.has_room_beside_gpus(need.spec, 1)]
+def _cpu_place(need: Need, rooms: Rooms, barred: frozenset[str]) -> Place | None:
+    """Whoever says how many cores it takes goes where the fewest GPUs wait for cores; the others are spread."""
+    open_ = (room for room in rooms.values() if room.open and room.admits(need.spec))
+    usable = (room for room in open_ if room.id not in barred and need.takes(room.id))
+    fitting = [room for room in usable if room.has_room_beside_gpus(need.spec, 1)]
     if not fitting:
         return None
+    if need.spec.resources.cpus:
+        room = min(fitting, key=lambda room: (sum(free_on(room)), room.cpus, room.id))
+        return Place(members=(_member(room, ()),), sentence=f"no GPU, on {room.id}, where the fewest GPUs are free")
     room = min(fitting, key=lambda room: (room.cpu_gangs, room.gangs, room.id))
     return Place(members=(_member(room, ()),), sentence=f"no GPU, on {room.id}, the least loaded node")
 

@@ -5,7 +5,7 @@ Nothing is read from stored counters: room is inventory minus leases and marks.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ CPU_GANGS_AT_LEAST = 8
 """CPU gangs that a node takes however few cores it has; otherwise two per core."""
 if TYPE_CHECKING:
     from phalanx_control.scheduler.candidates import Candidates
+    from phalanx_control.scheduler.shares import Book
 
 _EPSILON = 1e-9
 _COUNTS_KEPT = 65_536
@@ -204,6 +205,10 @@ class Rooms(dict[str, NodeRoom]):
         self.candidates: dict[object, Candidates] = {}
         """By what a part of a gang needs; made when first asked for, and brought up to date when asked for again."""
         self._most_of: dict[GpuKind, int] = {}
+        self.sizes: Counter[Size] = Counter()
+        """How many gangs there are of each size."""
+        self.books: dict[object, Book] = {}
+        """Offers of nodes for fractions, by what is asked; kept as the candidates are."""
         self.changes: list[str] = []
         """Names of nodes on which something changed, in order."""
 
@@ -236,6 +241,7 @@ class Rooms(dict[str, NodeRoom]):
     def put(self, gang: Gang, spec: FunctionSpec) -> None:
         """Writes what a gang still holds into the picture."""
         self.gangs[gang.id] = Held(gang, spec)
+        self.sizes[size_of(spec)] += 1
         self.lines[line_of(gang)].add(gang)
         if spec.preemptible:
             self.preemptible[gang.id] = None
@@ -250,6 +256,7 @@ class Rooms(dict[str, NodeRoom]):
     def take_out(self, gang_id: str) -> None:
         """Writes the picture as if the gang had ended."""
         gang, spec = self.gangs.pop(gang_id)
+        self.sizes[size_of(spec)] -= 1
         self.lines[line_of(gang)].remove(gang)
         self.preemptible.pop(gang_id, None)
         user = (gang.owner.workspace, gang.owner.user)
@@ -292,6 +299,7 @@ class Rooms(dict[str, NodeRoom]):
         if len(self.changes) > _CHANGES_KEPT:
             self.changes.clear()
             self.candidates.clear()
+            self.books.clear()
 
 
 User = tuple[str, str]
@@ -352,6 +360,20 @@ class Usable:
         self.starting.discard(gang.id)
         for known in self.warm:
             known.pop(gang.id, None)
+
+
+class Size(NamedTuple):
+    """What a function asks for that decides where its gangs fit: GPUs and cores, and which GPUs."""
+
+    gpus: float
+    cpus: float
+    launch: str
+    kind: GpuKind
+
+
+def size_of(spec: FunctionSpec) -> Size:
+    need = spec.resources
+    return Size(need.gpus, need.cpus, spec.launch, GpuKind(need.gpu, need.min_memory_gb))
 
 
 class Held(NamedTuple):
