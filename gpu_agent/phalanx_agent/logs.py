@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 SEGMENT_BYTES = 1 << 20
 SEGMENT_MS = 5_000
 STORE_ALL_BOUND_S = 5.0
+FIRST_KNOWN = 20_000
+"""Of so many calls it is kept where their output begins."""
 _LOOK_EVERY_S = 0.5
 
 Put = Callable[[str, bytes], Awaitable[None]]
@@ -59,7 +61,9 @@ class SpoolUploader:
         self._put = put
         self._clock = clock
         self._progress = _load(self._progress_path)
-        self._read_to = self._progress.offset
+        self._read_to = self._from = self._progress.offset
+        self._first: dict[str, int] = {}
+        """Where the first record of each call stands, the calls that came last."""
         self._parts: dict[str, list[bytes]] = {}
         self._starts: dict[str, int] = {}
         self._bytes = 0
@@ -97,13 +101,25 @@ class SpoolUploader:
         data = read_spool(self._spool, self._read_to)
         start = self._read_to
         for record, end in decode(data):
-            at, self._read_to = self._read_to, start + end
             if not outside_calls(record):
-                self._take(record, at)
+                self._take(record, self._read_to)
+            self._read_to = start + end  # last: `starts_at` is asked from another thread
         return self._read_to > start
+
+    def starts_at(self, call_id: str) -> int:
+        """Returns a place in the spool before which there is nothing of a call. May be called from any thread."""
+        read_to, known = self._read_to, self._first.get(call_id)
+        if known is not None:
+            return known
+        return read_to if self._from == 0 else 0
 
     def _take(self, record: LogRecord, at: int) -> None:
         call_id = id_text("c", record.call)
+        if call_id not in self._first:
+            if len(self._first) >= FIRST_KNOWN:
+                del self._first[next(iter(self._first))]
+                self._from = 1  # not of all calls is it known any more
+            self._first[call_id] = at
         if record.stream == END:
             if call_id not in self._parts and call_id not in self._progress.open and not _wrote(record):
                 return
@@ -139,6 +155,7 @@ class LogKeeper:
         self._closing: set[str] = set()
         self._wake: dict[str, asyncio.Event] = {}
         self._all_stored: dict[str, asyncio.Event] = {}
+        self._uploaders: dict[str, SpoolUploader] = {}
 
     def open(self, gang_id: str) -> None:
         """Begins, or goes on, with a gang's spool."""
@@ -173,18 +190,25 @@ class LogKeeper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def spool_of(self, gang_id: str) -> Path | None:
-        """Returns the gang's spool where it is still here; may be called from any thread."""
+    def spool_of(self, gang_id: str, call_id: str) -> tuple[Path, int] | None:
+        """Returns the gang's spool where it is still here, and where in it to look for the call; may be called from any
+        thread.
+        """
         path = self._dir / gang_id / "spool.log"
-        return path if gang_id and path.exists() else None
+        if not gang_id or not path.exists():
+            return None
+        uploader = self._uploaders.get(gang_id)
+        return path, uploader.starts_at(call_id) if uploader is not None else 0
 
     async def _keep(self, gang_id: str) -> None:
         gang_dir = self._dir / gang_id
         uploader = SpoolUploader(gang_dir, node_id=self._node_id, put=self._put, clock=self._clock)
+        self._uploaders[gang_id] = uploader
         try:
             await self._upload(gang_id, uploader)
         finally:
             self._tasks.pop(gang_id, None)
+            self._uploaders.pop(gang_id, None)
             self._wake.pop(gang_id, None)
         self._closing.discard(gang_id)
         await asyncio.to_thread(traces.remove, gang_dir)

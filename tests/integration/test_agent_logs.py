@@ -159,12 +159,33 @@ async def test_calls_without_output_and_output_without_calls_store_nothing(gang_
     assert not blobs.stored
 
 
+async def test_it_is_known_where_the_output_of_a_call_begins(gang_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a warm gang wrote before is not read again for each call that it runs later."""
+    upload = uploader(gang_dir, Blobs())
+    flood = b"".join(line("y" * 100_000, call=OTHER) for _ in range(5))
+    append(gang_dir, flood)
+    while await upload.step():
+        pass
+    assert upload.starts_at(NAME) == len(flood), "not seen yet: it comes behind what was read"
+    append(gang_dir, line("x"), end(r0=1), line("z"), end(call=OTHER, r0=5))
+    while await upload.step():
+        pass
+    assert upload.starts_at(NAME) == len(flood)
+    assert upload.starts_at(id_text("c", OTHER)) == 0
+    monkeypatch.setattr("phalanx_agent.logs.FIRST_KNOWN", 1)
+    append(gang_dir, line("new", call=b"n" * 16))
+    await upload.step()
+    assert upload.starts_at(NAME) in (0, len(flood)), "of a call that is forgotten all is read"
+    later = uploader(gang_dir, Blobs())
+    assert later.starts_at(NAME) == 0, "an agent that came later knows nothing of what was stored before it"
+
+
 async def test_a_gang_that_is_over_is_stored_and_its_directory_removed(tmp_path: Path, gang_dir: Path) -> None:
     blobs = Blobs()
     keeper = LogKeeper(tmp_path / "gangs", node_id="n0", put=blobs.put, clock=SystemClock())
     append(gang_dir, line("killed in mid-"))
     keeper.open("g-1")
-    assert keeper.spool_of("g-1") == gang_dir / "spool.log"
+    assert keeper.spool_of("g-1", NAME) == (gang_dir / "spool.log", 0)
     keeper.finish("g-1")
     await wait_until_async(lambda: not gang_dir.exists(), "the gang's directory is gone")
     assert blobs.text(f"logs/{NAME}/n0/g-1.0") == "killed in mid-"

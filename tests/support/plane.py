@@ -50,7 +50,7 @@ class TestPlane:
             host="127.0.0.1",
             port=0,
             shells=self.shells,
-            spool_of=lambda _gang, _call: self.directory / "spool.log",
+            spool_of=lambda _gang, _call: (self.directory / "spool.log", 0),
         )
         self.plane = DataPlane(settings, clock=SystemClock(), emit=self.events.append)
         context, self.fingerprint = make_certificate(self.directory)

@@ -160,6 +160,18 @@ def test_fifty_long_lines_are_remembered_whole_and_a_flood_is_not(tmp_path: Path
     assert len(spool.last_lines(0, limit_bytes=10 * TAIL_BYTES)) == TAIL_BYTES
 
 
+def test_the_last_lines_of_a_call_are_its_own(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", ManualClock())
+    spool.begin(b"a" * 16)
+    spool.write(0, STDOUT, b"earlier")
+    spool.end()
+    assert spool.last_lines(0) == "earlier", "a report is written after the end"
+    spool.begin(b"b" * 16)
+    assert spool.last_lines(0) == ""
+    spool.write(0, STDOUT, b"mine")
+    assert spool.last_lines(0) == "mine"
+
+
 def test_pieces_of_a_rank_that_writes_little_are_put_together(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", ManualClock())
     for piece in (b"ab", "\u00e4".encode()[:1], "\u00e4".encode()[1:]):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core import messages as m
+from phalanx.core.spec import Limits
 from phalanx.core.states import Cause, Outcome, Phase
 from phalanx_control.metering.book import PriceBook, load_book
 from phalanx_control.metering.cost import cost_by, cost_of_call, money_text
@@ -17,6 +18,7 @@ from phalanx_control.metering.segments import segments
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Gang
 from tests.support.builders import BOB, World, call_id, node_info, spec
+from tests.support.invariants import check_history
 
 BOOK: PriceBook = load_book(
     {
@@ -86,11 +88,60 @@ def test_busy_time_is_never_more_than_the_closed_lease_was_busy() -> None:
 
 def test_a_lease_lost_to_infrastructure_is_credited() -> None:
     world, gang = world_with_gang()
+    world.start(call_id(1))
+    world.wait(4_000)
     count(world, gang, start=1_000, busy=4_000)
     world.end(gang, error=m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="node died"))
     (line, total) = cost_by(world.state, "function", BOOK)
     assert (line.money, line.credit, line.gpu_ms) == ("0", "0.01", 10_000)
     assert (total.subject, total.money, total.credit) == ("total", "0", "0.01")
+
+
+def test_what_a_gang_did_before_it_was_lost_is_paid_and_the_lost_attempt_is_not() -> None:
+    world, gang = world_with_gang()
+    world.start(call_id(1))
+    world.wait(4_000)
+    world.finish(call_id(1), busy_ms=4_000)
+    world.submit(2, gang.function_id)
+    world.schedule()
+    world.start(call_id(2))
+    world.wait(3_000)
+    count(world, gang, start=1_000, busy=7_000)
+    before = cost_of_call(world.state, world.call(call_id(1)), BOOK)
+    world.end(gang, error=m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="process killed by signal 9", signal=9))
+    assert cost_of_call(world.state, world.call(call_id(1)), BOOK) == before
+    lost = cost_of_call(world.state, world.call(call_id(2)), BOOK)
+    assert (lost.money, lost.credit, lost.gpu_ms) == ("0", "0.006", 6_000)
+    (line, _) = cost_by(world.state, "function", BOOK)
+    assert (line.money, line.credit) == ("0.01", "0.006")
+
+
+def test_a_call_pays_for_all_its_attempts_but_those_that_the_platform_lost() -> None:
+    world = World(node_info("n1", gpus=2))
+    limits = Limits(retries=3, scaledown_window_s=1_000_000)
+    gang = world.ready_gang(world.register(spec(gpus=2, limits=limits)))
+    error = m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="x")
+    for _ in range(2):
+        world.start(call_id(1))
+        world.wait(1_000)
+        world.finish(call_id(1), Outcome.FAILED, error=error, busy_ms=1_000)
+        world.wait(60_000)
+        world.schedule()
+    world.start(call_id(1))
+    world.wait(2_000)
+    count(world, gang, busy=4_000)
+    world.end(gang, error=m.ErrorInfo(cause=Cause.INFRASTRUCTURE, message="lost"))
+    world.wait(60_000)
+    world.schedule()
+    (second,) = world.state.gangs.values()
+    second = world.bring_up(second)
+    world.start(call_id(1))
+    world.wait(5_000)
+    count(world, second, busy=5_000)
+    world.finish(call_id(1), busy_ms=5_000)
+    cost = cost_of_call(world.state, world.call(call_id(1)), BOOK)
+    assert (cost.money, cost.credit, cost.gpu_ms) == ("0.014", "0.004", 18_000)
+    check_history(world.history, world.state)
 
 
 def test_a_share_of_a_gpu_costs_its_share() -> None:

@@ -21,7 +21,8 @@ from phalanx.core.messages import ErrorInfo
 from phalanx.core.spec import Retrying
 from phalanx.core.states import CallState, Cause
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state.events import CallCancelled, CallFailed, CallRequeued
+from phalanx_control.state import schemas
+from phalanx_control.state.events import AttemptCredited, CallCancelled, CallFailed, CallRequeued
 from phalanx_control.state.model import BodyRef, Call
 
 INFRASTRUCTURE_CAP = 3
@@ -45,8 +46,10 @@ def attempt_failed(
 ) -> None:
     """Requeues or ends a call, not being cancelled, whose attempt failed with ``error``."""
     final = _final_error(draft, call, error, killed_gang)
+    if busy_ms and is_platforms(error) and draft.now.schema >= schemas.SPENT_SCHEMA:
+        draft.add(AttemptCredited(gang_id=call.gang_id, ms=busy_ms))
     if final is None:
-        _requeue(draft, call, error, killed_gang)
+        _requeue(draft, call, error, killed_gang, busy_ms)
         return
     draft.add(
         CallFailed(
@@ -116,7 +119,7 @@ def user_tries(call: Call) -> int:
     return sum(count for cause, count in call.tries.items() if Cause(cause).eats_user_retries)
 
 
-def _requeue(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -> None:
+def _requeue(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str, busy_ms: int) -> None:
     wait_ms = _wait_ms(draft, call, error)
     draft.add(
         CallRequeued(
@@ -125,8 +128,15 @@ def _requeue(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str) -> No
             reason=f"{_which(draft, call, error)} in {wait_ms / 1000:.1f} s after {summary(error)}",
             not_before_ms=draft.now.log_ms + wait_ms,
             killed_gang=killed_gang,
+            busy_ms=busy_ms if draft.now.schema >= schemas.SPENT_SCHEMA else 0,
+            credited=is_platforms(error) and draft.now.schema >= schemas.SPENT_SCHEMA,
         )
     )
+
+
+def is_platforms(error: ErrorInfo) -> bool:
+    """Says whether what an attempt did is not to be paid: it was lost through no fault of the user's."""
+    return error.cause is Cause.INFRASTRUCTURE or is_drain(error)
 
 
 def _wait_ms(draft: Draft, call: Call, error: ErrorInfo) -> int:

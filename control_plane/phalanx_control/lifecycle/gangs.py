@@ -181,12 +181,17 @@ def _settle_calls(draft: Draft, gang: Gang) -> None:
             _settle_direct(draft, call, error)
         elif call.id == running:
             killed = "" if error.cause is Cause.PREEMPTED else gang.id
-            failures.attempt_failed(draft, call, error, killed_gang=killed)
+            failures.attempt_failed(draft, call, error, busy_ms=_ran_ms(draft, call), killed_gang=killed)
         elif lead_lost and not failures.runs_again(draft, call):
             failures.attempt_failed(draft, call, error)
         else:
             draft.add(events.CallRequeued(call_id=call.id, reason="its gang ended before it began"))
     _settle_waiting(draft, gang)
+
+
+def _ran_ms(draft: Draft, call: Call) -> int:
+    """How long a call ran whose end nobody has told; the lease's counters bound what is charged for it."""
+    return max(0, draft.now.log_ms - call.started_ms) if call.state is CallState.RUNNING else 0
 
 
 def _error_of_others(gang: Gang) -> ErrorInfo:
@@ -213,7 +218,7 @@ def _running(draft: Draft, gang: Gang) -> str:
 def _settle_direct(draft: Draft, call: Call, error: ErrorInfo) -> None:
     if error.cause is Cause.INFRASTRUCTURE and not failures.names_culprit(error):
         error = failures.outcome_unknown(call, error)
-    failures.attempt_failed(draft, call, error)
+    failures.attempt_failed(draft, call, error, busy_ms=_ran_ms(draft, call))
 
 
 def _settle_waiting(draft: Draft, gang: Gang) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.core.messages import Counter
-from phalanx.core.states import Cause
+from phalanx.core.states import Phase
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.lifecycle.failures import is_drain
-from phalanx_control.state import events
+from phalanx_control.lifecycle.failures import is_platforms
+from phalanx_control.state import events, schemas
 from phalanx_control.state.model import Gang, LedgerLine
 
 _DRIFT_PER_MILLE = 5
@@ -63,19 +63,26 @@ def opened(draft: Draft, gang: Gang) -> None:
 
 
 def close(draft: Draft, gang: Gang) -> None:
-    """Closes every line of a gang. Credited: lost to infrastructure or with a drained node, or never started and not by
-    the user's fault."""
+    """Closes every line of a gang. Credited as a whole: never started and not by the user's fault, or lost with the
+    only call that it ever ran; of others what the lost attempt took is credited already.
+    """
     cause = gang.error.cause if gang.error is not None else None
     never_started = not all(m.ready for m in gang.members)
     users_fault = cause is not None and cause.eats_user_retries
-    lost = cause is Cause.INFRASTRUCTURE or is_drain(gang.error)
-    credited = lost or (never_started and not users_fault)
+    lost = gang.error is not None and is_platforms(gang.error)
+    old = draft.now.schema < schemas.SPENT_SCHEMA
     for member in gang.members:
+        line = draft.state.ledger[f"{gang.id}/{member.member.node_id}"]
+        all_lost = lost and (old or _busy_ms(line) <= line.credited_ms + _DRIFT_MS)
         draft.add(
             events.MeterClosed(
                 gang_id=gang.id,
                 node_id=member.member.node_id,
                 wall_ms=draft.now.wall_ms,
-                credited=credited,
+                credited=all_lost or (never_started and not users_fault),
             )
         )
+
+
+def _busy_ms(line: LedgerLine) -> int:
+    return max((ms for name, ms in line.counters.items() if name.endswith(f"/{Phase.BUSY.value}")), default=0)

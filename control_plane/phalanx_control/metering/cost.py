@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_HALF_EVEN, Decimal
 from itertools import chain
 
-from phalanx.core.states import CallState, Phase
+from phalanx.core.states import CallState, Cause, Phase
 from phalanx.core.views import CostView, PhaseCost
 from phalanx_control.metering.book import PriceBook
 from phalanx_control.metering.filed import filed_segments
@@ -20,11 +20,13 @@ from phalanx_control.state.model import Call, LedgerLine, State
 _CENT = Decimal("0.000001")
 _PHASES = tuple(Phase)
 _SECONDS_PER_HOUR = 3600
+_FAILED = (CallState.FAILED, CallState.TIMED_OUT)
 TOTAL = "total"
 
 
 def cost_of_call(state: State, call: Call, book: PriceBook, *, paused_ms: int = 0) -> CostView:
-    """Returns what a call costs so far: the start of gangs made for it, and its own busy time on every GPU of its gang.
+    """Returns what a call costs so far: the start of gangs made for it, and the busy time of all its attempts on every
+    GPU of their gangs.
 
     A warm gang's idle time belongs to the function, not to a call. A gang runs one call at a time, so busy time is
     not shared. ``paused_ms``: how long one that runs has waited for people, which is the function's cost.
@@ -36,20 +38,24 @@ def _call_segments(state: State, call: Call, book: PriceBook, busy: int) -> Iter
     for gang_id in call.made_gangs:
         for line in _lines_of(state, gang_id):
             yield from (s for s in segments_of(line, book) if s.phase in START_PHASES)
+    for spent in call.spent:
+        for line in _lines_of(state, spent.gang_id):
+            yield from _busy_segments(line, book, spent.busy_ms, credited=spent.credited)
+    lost = call.error is not None and call.state in _FAILED and call.error.cause is Cause.INFRASTRUCTURE
     for line in _lines_of(state, call.gang_id):
-        yield from _busy_segments(line, book, busy)
+        yield from _busy_segments(line, book, busy, credited=lost)
 
 
 def _lines_of(state: State, gang_id: str) -> Iterator[LedgerLine]:
     return (state.ledger[f"{gang_id}/{node_id}"] for node_id in state.lease_nodes.get(gang_id, ()))
 
 
-def _busy_segments(line: LedgerLine, book: PriceBook, busy: int) -> Iterator[Segment]:
+def _busy_segments(line: LedgerLine, book: PriceBook, busy: int, *, credited: bool) -> Iterator[Segment]:
     for gpu in sorted(line.gpus):
         ms = busy
         if line.closed_wall_ms:
             ms = min(ms, line.counters.get(f"{gpu}/{BUSY}", 0))
-        yield segment(line, book, gpu=gpu, phase=BUSY, ms=ms)
+        yield segment(line, book, gpu=gpu, phase=BUSY, ms=ms, credited=credited)
 
 
 def busy_ms(state: State, call: Call, *, paused_ms: int = 0) -> int:

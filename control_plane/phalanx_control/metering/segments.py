@@ -66,11 +66,15 @@ def segments_of(line: LedgerLine, book: PriceBook) -> Iterator[Segment]:
     """Yields the segments of one lease on one node. Counters without a GPU belong to CPU functions and cost nothing."""
     for name in sorted(line.counters):
         gpu, _, phase = name.rpartition("/")
-        if gpu:
-            yield segment(line, book, gpu=gpu, phase=phase, ms=line.counters[name])
+        ms = line.counters[name]
+        lost = min(ms, line.credited_ms) if phase == BUSY and not line.credited else 0
+        if gpu and lost:
+            yield segment(line, book, gpu=gpu, phase=phase, ms=lost, credited=True)
+        if gpu and (ms > lost or not lost):
+            yield segment(line, book, gpu=gpu, phase=phase, ms=ms - lost)
 
 
-def segment(line: LedgerLine, book: PriceBook, *, gpu: str, phase: str, ms: int) -> Segment:
+def segment(line: LedgerLine, book: PriceBook, *, gpu: str, phase: str, ms: int, credited: bool = False) -> Segment:
     """Returns ``ms`` of one GPU of a lease in one phase, priced."""
     model = line.gpus.get(gpu, "")
     price = book.price_of(model, line.opened_wall_ms)
@@ -87,7 +91,7 @@ def segment(line: LedgerLine, book: PriceBook, *, gpu: str, phase: str, ms: int)
         share=Decimal(str(line.share)),
         per_gpu_second=price.per_gpu_second if price is not None else Decimal(0),
         charged=phase in book.charged,
-        credited=line.credited,
+        credited=line.credited or credited,
     )
 
 

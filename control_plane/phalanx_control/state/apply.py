@@ -245,6 +245,14 @@ def _meter_counted(state: State, event: events.MeterCounted, _: int) -> State:
     return replace(state, ledger=state.ledger.set(key, replace(line, counters=counters)))
 
 
+def _attempt_credited(state: State, event: events.AttemptCredited, _: int) -> State:
+    ledger = state.ledger
+    for node_id in state.lease_nodes.get(event.gang_id, ()):
+        key = f"{event.gang_id}/{node_id}"
+        ledger = ledger.set(key, replace(ledger[key], credited_ms=ledger[key].credited_ms + event.ms))
+    return replace(state, ledger=ledger)
+
+
 def _meter_closed(state: State, event: events.MeterClosed, _: int) -> State:
     key = f"{event.gang_id}/{event.node_id}"
     line = replace(state.ledger[key], closed_wall_ms=event.wall_ms, credited=event.credited)
@@ -320,6 +328,7 @@ _STEPS: dict[type, Step] = {
     events.MeterOpened: _meter_opened,
     events.MeterCounted: _meter_counted,
     events.MeterClosed: _meter_closed,
+    events.AttemptCredited: _attempt_credited,
     events.DirectReportTaken: _direct_report_taken,
     events.LinesFiled: _lines_filed,
     events.LedgerMonthDropped: _ledger_month_dropped,

@@ -12,7 +12,7 @@ from phalanx.core.states import CallState, GangState
 from phalanx.core.webhooks import receiver_of
 from phalanx_control.state import events, ordered, untold
 from phalanx_control.state.amounts import standing_of
-from phalanx_control.state.model import Call, Delivery, FunctionStats, State, WebhookKey
+from phalanx_control.state.model import Call, Delivery, FunctionStats, Spent, State, WebhookKey
 
 
 def _call_accepted(state: State, event: events.CallAccepted, _: int) -> State:
@@ -75,10 +75,14 @@ def _call_requeued(state: State, event: events.CallRequeued, log_ms: int) -> Sta
     tries = dict(call.tries)
     if event.cause:
         tries[event.cause] = tries.get(event.cause, 0) + 1
+    spent = call.spent
+    if event.busy_ms:
+        spent = (*spent, Spent(gang_id=call.gang_id, busy_ms=event.busy_ms, credited=event.credited))
     call = replace(
         call,
         state=CallState.QUEUED,
         gang_id="",
+        spent=spent,
         attempt=call.attempt - 1 if nothing_ran else call.attempt,
         tries=tries,
         reason=event.reason,

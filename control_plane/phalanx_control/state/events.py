@@ -170,6 +170,9 @@ class CallRequeued(Event, frozen=True, tag=True):
     reason: str = ""
     not_before_ms: int = 0
     killed_gang: str = ""
+    busy_ms: int = 0
+    """How long the attempt ran; ``credited``: that is not to be paid."""
+    credited: bool = False
 
 
 class CallSucceeded(Event, frozen=True, tag=True):
@@ -363,6 +366,13 @@ class MeterCounted(Event, frozen=True, tag=True):
     counters: dict[str, int]
 
 
+class AttemptCredited(Event, frozen=True, tag=True):
+    """So much busy time of a gang, on each of its GPUs, was lost through nobody's fault but the platform's."""
+
+    gang_id: str
+    ms: int
+
+
 class MeterClosed(Event, frozen=True, tag=True):
     gang_id: str
     node_id: str
@@ -419,6 +429,7 @@ AnyEvent = (
     | MeterOpened
     | MeterCounted
     | MeterClosed
+    | AttemptCredited
     | DirectReportTaken
     | LinesFiled
     | LedgerMonthDropped

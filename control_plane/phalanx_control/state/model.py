@@ -81,6 +81,14 @@ class Delivery(Record, frozen=True):
     next_wall_ms: int = 0
 
 
+class Spent(Record, frozen=True):
+    """A former attempt of a call: how long it ran, and that this is not to be paid."""
+
+    gang_id: str
+    busy_ms: int
+    credited: bool = False
+
+
 class Call(Record, frozen=True):
     id: str
     function_id: str
@@ -114,6 +122,8 @@ class Call(Record, frozen=True):
     ended_ms: int = 0
     ended_wall_ms: int = 0
     busy_ms: int = 0
+    spent: tuple[Spent, ...] = ()
+    """By attempts before the present one."""
     placement: str = ""
     made_gangs: tuple[str, ...] = ()
     """Gangs that were started for it."""
@@ -267,6 +277,8 @@ class LedgerLine(Record, frozen=True):
     closed_wall_ms: int = 0
     credited: bool = False
     """Lost to infrastructure: not charged."""
+    credited_ms: int = 0
+    """Of its busy time on each GPU: attempts that were lost."""
 
 
 class FiledSum(Record, frozen=True):

@@ -22,6 +22,7 @@ SINCE: dict[type, int] = {
     events.NodeUncordoned: 8,
     events.NodeBlamed: 8,
     events.PolicySet: 8,
+    events.AttemptCredited: 8,
 }
 """The schema version that brought a kind; 1 for all others."""
 NAMED_NODE_SCHEMA = 4
@@ -40,6 +41,8 @@ HOLD_SCHEMA = 7
 """Since when a function may have its gang held after a failure."""
 WEBHOOK_SCHEMA = 7
 """Since when somebody may be told of the end of a call."""
+SPENT_SCHEMA = 8
+"""Since when a call knows how long its former attempts ran."""
 STANDING_SCHEMA = 8
 """Since when a function may have a priority, and give way to others."""
 WHERE_SCHEMA = 8
@@ -50,6 +53,8 @@ def since(event: AnyEvent) -> int:
     """Returns the schema version that a reader of this event must know."""
     if isinstance(event, events.FunctionRegistered):
         return since_of_spec(event.function.spec)
+    if isinstance(event, events.CallRequeued) and (event.busy_ms or event.credited):
+        return SPENT_SCHEMA
     if isinstance(event, events.CallAccepted | events.CallRan) and event.call is not None:
         call = event.call
         if call.webhook:

@@ -55,8 +55,8 @@ class PlaneSettings:
     """Leads of running gangs know the former agent's port: taking it again lets them come back."""
     shells: bool = True
     """People may open shells beside ranks."""
-    spool_of: Callable[[str, str], Path | None]
-    """(gang id, call id) → the spool that holds the call's output; an empty gang id asks for any gang."""
+    spool_of: Callable[[str, str], tuple[Path, int] | None]
+    """(gang id, call id) → the spool that holds the call's output, and where in it to begin to look."""
 
 
 class DataPlane:
@@ -161,9 +161,10 @@ class DataPlane:
         call_id = str(frame.meta.get("call") or ticket.call_id)
         if call_id != ticket.call_id:
             raise AuthError(f"the ticket opens the output of {ticket.call_id}, not of {call_id}")
-        spool = self._settings.spool_of(ticket.gang_id, call_id)
-        if spool is None:
+        found = self._settings.spool_of(ticket.gang_id, call_id)
+        if found is None:
             raise NotFoundError(f"node {self.node_id} holds no output of {call_id}")
+        spool, begins = found
         raw = id_raw(call_id)
         follower = Follower(
             reader=client,
@@ -171,7 +172,7 @@ class DataPlane:
             spool=spool,
             call=raw,
             node_id=self.node_id,
-            offset=int(frame.meta.get("offset") or 0),
+            offset=max(begins, int(frame.meta.get("offset") or 0)),
             live=bool(frame.meta.get("follow", True)),
             over=lambda: self._call_is_over(ticket.gang_id, raw),
         )

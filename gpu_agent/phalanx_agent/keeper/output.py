@@ -65,6 +65,8 @@ class Spool:
         self._attempt = attempt
         self._bytes_by_rank = {}
         self._complete = True
+        if call != NO_ID:
+            self._tails.clear()  # what others wrote before is none of its last lines
 
     def end(self, *, complete: bool = True) -> None:
         """Writes the running call's end record, behind a record of what was dropped."""
