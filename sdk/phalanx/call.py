@@ -81,8 +81,9 @@ class Call(Generic[R]):
         return f"<phalanx.Call {self.id}>"
 
     def _status(self) -> CallView:
-        if self._ended is not None:
-            return self._ended
+        """Of an ended call, too, something still changes: what it costs, until its last counters are in, and whether
+        its webhook was told.
+        """
         return self._remember(current().client.get_call(self.id))
 
     def _report(self) -> CallReport:

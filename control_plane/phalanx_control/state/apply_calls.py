@@ -138,7 +138,8 @@ def _without_key(state: State, name: str) -> State:
 
 def _call_cancelled(state: State, event: events.CallCancelled, log_ms: int) -> State:
     call = _ran(state.calls[event.call_id], event.busy_ms, log_ms, event.wall_ms)
-    return _end(state, call, CallState.CANCELLED, log_ms, event.wall_ms)
+    by = f" by {call.cancelled_by}" if call.cancelled_by else ""
+    return _end(state, replace(call, reason=f"cancelled{by}"), CallState.CANCELLED, log_ms, event.wall_ms)
 
 
 def _webhooks_tried(state: State, event: events.WebhooksTried, _: int) -> State:

@@ -22,7 +22,6 @@ from phalanx.cli.tables import fitted_table, plain_table
 from phalanx.core.messages import ErrorInfo
 from phalanx.terminal_text import harmless
 
-_NO_ERROR = ErrorInfo()
 _ERASE_LINE = "\r\x1b[2K"
 _STATE = rf"(?<!\S)(?:{'|'.join(palette.STATES)})(?!\S)"
 
@@ -175,7 +174,7 @@ def plain(value: Any) -> Any:
 
     An error that says nothing is null: there was none.
     """
-    if isinstance(value, ErrorInfo) and value == _NO_ERROR:
+    if isinstance(value, ErrorInfo) and not value:
         return None
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}

@@ -73,6 +73,13 @@ class ErrorInfo:
     kinds: tuple[str, ...] = ()
     """What was raised, as `core.kinds` tells it; empty: no exception of the user's."""
 
+    def __bool__(self) -> bool:
+        """False where it says nothing: there was no error."""
+        return self != _NO_ERROR
+
+
+_NO_ERROR = ErrorInfo()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInfo:
