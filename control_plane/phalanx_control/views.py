@@ -42,7 +42,7 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         submitted_ms=call.submitted_wall_ms,
         started_ms=call.started_wall_ms,
         ended_ms=call.ended_wall_ms,
-        busy_ms=busy_ms(state, call, paused_ms=paused_ms),
+        busy_ms=busy_ms(state, call, paused_ms=paused_ms) + sum(each.busy_ms for each in call.spent),
         ready_ranks=sum(m.member.ranks for m in gang.members if m.ready) if gang is not None else 0,
         step=lead.step if lead is not None and call.state is CallState.RUNNING else 0,
         queue_position=queries.queue_position(state, call),

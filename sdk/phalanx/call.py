@@ -13,7 +13,7 @@ from phalanx.core.ids import id_raw
 from phalanx.core.remote_errors import replay_command
 from phalanx.core.steps import RankSteps
 from phalanx.core.views import CallView, CostView, RankView
-from phalanx.durations import Duration, seconds
+from phalanx.durations import Duration, from_none
 from phalanx.giving_up import STOPS, goes_on
 from phalanx.logs import LogLine, read_logs
 from phalanx.ranks_now import steps_now
@@ -32,13 +32,49 @@ class Call(Generic[R]):
         self.id = call_id
         self._returns = returns
         self._ended: CallView | None = None
-        self.get: Get[R] = Get(self)
-        self.status: Twin[CallView] = Twin(self._status)
-        self.parent: Twin[Call[Any] | None] = Twin(self._parent)
-        self.children: Twin[tuple[Call[Any], ...]] = Twin(self._children)
-        self.report: Twin[CallReport] = Twin(self._report)
-        self.steps: Twin[tuple[RankSteps, ...]] = Twin(self._steps)
-        self.cancel: Cancel = Cancel(self)
+        self._get: Get[R] = Get(self)
+        self._cancel = Cancel(self)
+
+    @property
+    def get(self) -> Get[R]:
+        """``get(timeout=None)`` waits and returns the value, or raises what the function raised; ``get.aio`` likewise.
+
+        After ``timeout`` it raises GetTimeoutError, and the call goes on; so it does after Ctrl-C.
+        """
+        return self._get
+
+    @property
+    def cancel(self) -> Cancel:
+        """``cancel(wait=True)`` ends the call on all its ranks and returns its view; ``cancel.aio`` likewise.
+
+        Harmless on a call that has ended. Of a call that failed it releases the gang, where that is held.
+        """
+        return self._cancel
+
+    @property
+    def status(self) -> Twin[CallView]:
+        """``status()`` returns the call as it is now: state, reason, attempt, ranks, cost; ``status.aio`` likewise."""
+        return Twin(self._status)
+
+    @property
+    def report(self) -> Twin[CallReport]:
+        """``report()`` returns what is known of a call that failed, of all of its ranks; NotFoundError of any other."""
+        return Twin(self._report)
+
+    @property
+    def steps(self) -> Twin[tuple[RankSteps, ...]]:
+        """``steps()`` returns how long the steps of its ranks take while it runs: who is slow, and by how much."""
+        return Twin(self._steps)
+
+    @property
+    def parent(self) -> Twin[Call[Any] | None]:
+        """``parent()`` returns the call from inside which this one was made; None where a program made it."""
+        return Twin(self._parent)
+
+    @property
+    def children(self) -> Twin[tuple[Call[Any], ...]]:
+        """``children()`` returns the calls made from inside this one, in order; of very many the newest 1000."""
+        return Twin(self._children)
 
     @classmethod
     def from_id(cls, call_id: str) -> Call[Any]:
@@ -150,7 +186,7 @@ class Get(Generic[R]):
 
         After ``timeout`` raises GetTimeoutError, and the call goes on; so it does after Ctrl-C.
         """
-        timeout_s = None if timeout is None else seconds("timeout", timeout)
+        timeout_s = None if timeout is None else from_none("timeout", timeout)
         try:
             view = self._call.wait_for_end(timeout_s)
         except STOPS as e:
@@ -165,7 +201,7 @@ class Get(Generic[R]):
 
     def until(self, stop: threading.Event, timeout: Duration | None = None) -> R:
         """The same on a thread, which gives up soon after ``stop``: nobody wants the value any more."""
-        timeout_s = None if timeout is None else seconds("timeout", timeout)
+        timeout_s = None if timeout is None else from_none("timeout", timeout)
         return self._call.value(self._call.wait_for_end(timeout_s, stop))
 
 

@@ -27,6 +27,14 @@ def seconds(what: str, value: Duration) -> float:
     raise InvalidSpecError(f"{what}={value!r}: give seconds as a number, or text such as '90s', '10m', '1h30m'")
 
 
+def from_none(what: str, value: Duration) -> float:
+    """Returns a duration in seconds that is not negative. Raises InvalidSpecError."""
+    number = seconds(what, value)
+    if number < 0:
+        raise InvalidSpecError(f"{what}={value!r}: give 0 seconds or more")
+    return number
+
+
 def positive(what: str, value: Duration) -> float:
     """Returns a duration in seconds that is more than none. Raises InvalidSpecError."""
     number = seconds(what, value)

@@ -7,6 +7,7 @@ signature before anything is sent.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -42,14 +43,10 @@ class Function(Generic[P, R]):
         self.wrapped = wrapped
         self.prefix: tuple[Any, ...] = ()
         self._check = _Arity(wrapped) if wrapped is not None else None
-        self.remote: Remote[P, R] = Remote(self)
-        self.stream: StreamVerb[P, R] = StreamVerb(self)
-        self.spawn: Spawn[P, R] = Spawn(self)
-        self.map: Map[R] = Map(self)
-        self.starmap: StarMap[R] = StarMap(self)
-        self.for_each: ForEach[R] = ForEach(self)
-        self.spawn_map: SpawnMap[R] = SpawnMap(self)
-        self.local: Local[P, R] = Local(self)
+        self._remote: Remote[P, R] = Remote(self)
+        self._stream: StreamVerb[P, R] = StreamVerb(self)
+        self._spawn: Spawn[P, R] = Spawn(self)
+        self._map: Map[R] = Map(self)
         if wrapped is not None:
             functools.update_wrapper(self, _named(wrapped), updated=())
 
@@ -71,6 +68,46 @@ class Function(Generic[P, R]):
         """
         definition = self.definition.inner if isinstance(self.definition, Overridden) else self.definition
         return definition.spec if isinstance(definition, Decorated) else None
+
+    @property
+    def remote(self) -> Remote[P, R]:
+        """``f.remote(x)`` runs the function on a gang and returns its value, or raises what it raised."""
+        return self._remote
+
+    @property
+    def spawn(self) -> Spawn[P, R]:
+        """``f.spawn(x)`` returns a `Call` as soon as it is accepted; any process finds it again by its id."""
+        return self._spawn
+
+    @property
+    def map(self) -> Map[R]:
+        """``for y in f.map(xs)``: a call for each input, side by side; results in order, or as they come."""
+        return self._map
+
+    @property
+    def starmap(self) -> StarMap[R]:
+        """``f.starmap(pairs)`` is `map` for inputs that are tuples of arguments."""
+        return StarMap(self)
+
+    @property
+    def for_each(self) -> ForEach[R]:
+        """``f.for_each(xs)`` runs a call for each input and returns how many succeeded and failed."""
+        return ForEach(self)
+
+    @property
+    def spawn_map(self) -> SpawnMap[R]:
+        """``f.spawn_map(xs)`` is a map that outlives this program; it returns a `MapCall`."""
+        return SpawnMap(self)
+
+    @property
+    def stream(self) -> StreamVerb[P, R]:
+        """``for item in f.stream(x)``: what a generator function yields, as it is made."""
+        return self._stream
+
+    @property
+    def local(self) -> Local[P, R]:
+        """``f.local(x)`` runs the function here, as a plain ``f(x)`` does."""
+        return Local(self)
 
     def options(self, **options: Unpack[CallOptions]) -> Function[P, R]:
         """Returns this function with other terms for the calls that are made through what is returned.
@@ -392,7 +429,16 @@ class _Arity:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise TypeError(f"{self._name}{self._shown()}: {e}") from None
+            raise TypeError(f"{self._name}{self._shown()}: {self._unknown(kwargs) or e}") from None
+
+    def _unknown(self, kwargs: dict[str, Any]) -> str:
+        """Names an argument that the function does not have: more to the point than one that is missing for it."""
+        names = [p.name for p in self._signature.parameters.values()] if self._signature is not None else []
+        given = next((name for name in kwargs if name not in names), None)
+        if given is None:
+            return ""
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+        return f"it has no argument {given!r}" + (f", did you mean {near[0]!r}?" if near else "")
 
     def _shown(self) -> inspect.Signature | None:
         """The signature with its annotations as they were written, where they can be looked up."""

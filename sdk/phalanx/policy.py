@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from phalanx.core.errors import InvalidSpecError
-from phalanx.durations import Duration, positive, seconds
+from phalanx.durations import Duration, from_none, positive
 
 Path = tuple[str, ...]
 """``("research", "@nlp", "ada")``: teams are marked, so that none is taken for a user."""
@@ -93,7 +93,7 @@ def policy_of(data: object) -> Policy:
     _check_sums(accounts)
     return Policy(
         half_life_s=positive("half_life", _duration(top, "half_life", _HALF_LIFE_S)),
-        min_runtime_s=_not_negative("min_runtime", seconds("min_runtime", _duration(top, "min_runtime", 60.0))),
+        min_runtime_s=from_none("min_runtime", _duration(top, "min_runtime", _MIN_RUNTIME_S)),
         accounts=accounts,
         teams=teams,
     )
@@ -183,9 +183,3 @@ def _number(where: str, table: Mapping[str, object], name: str) -> float:
 
 def _duration(table: Mapping[str, object], name: str, default: float) -> Duration:
     return cast("Any", table.get(name, default))
-
-
-def _not_negative(what: str, value: float) -> float:
-    if value < 0:
-        raise InvalidSpecError(f"{what}={value:g}: give 0 seconds or more")
-    return value

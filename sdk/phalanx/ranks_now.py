@@ -11,12 +11,13 @@ from typing import Any
 
 from phalanx.client import Client
 from phalanx.core.collectives import RankState, from_dict
-from phalanx.core.errors import ConnectionFailedError, NotFoundError, PhalanxError
+from phalanx.core.errors import ConnectionFailedError, PhalanxError
 from phalanx.core.frames import Decoder, Frame, FrameError, Kind, encode_head
 from phalanx.core.ids import id_raw, new_raw_id
 from phalanx.core.states import CallState
 from phalanx.core.steps import RankSteps, rows_from_json
 from phalanx.core.views import CallView, LogSource
+from phalanx.not_now import not_now
 from phalanx.streams import Stream, open_stream
 
 ANSWER_WITHIN_S = 5.0
@@ -52,7 +53,7 @@ def steps_now(client: Client, call_id: str) -> tuple[RankSteps, ...]:
 def _why_nothing(view: CallView, only: str, unasked: dict[str, ConnectionFailedError]) -> PhalanxError:
     if unasked and not CallState(view.state).terminal:
         return next(iter(unasked.values()))
-    return NotFoundError(f"call {view.call_id} is {view.state}: only {only}", hint=f"gpuctl report {view.call_id}")
+    return not_now(view, f"only {only}")
 
 
 def _answers(

@@ -22,6 +22,7 @@ from phalanx.core.states import CallState, Cause, GangState, GpuState, Phase
 from phalanx.core.steps import RankSteps, rows_from_json, slow_text
 from phalanx.core.views import CallView, GangView
 from phalanx.logs import read_logs
+from phalanx.not_now import not_now
 from phalanx.ranks_now import ranks_now
 
 PARTS_WITHIN_S = 10.0
@@ -31,7 +32,7 @@ _FAILED = (CallState.FAILED, CallState.TIMED_OUT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """One rank when its gang ended. ``role``: culprit, victim, or undetermined where nobody could be named."""
+    """One rank when its gang ended. ``role``: culprit, victim, returned, or undetermined: nobody could be named."""
 
     rank: int
     node_id: str = ""
@@ -91,10 +92,7 @@ def call_report(client: Client, call_id: str) -> CallReport:
     """Returns the report of a call that failed or ran out of time. Raises NotFoundError for any other."""
     view = client.get_call(call_id)
     if CallState(view.state) not in _FAILED:
-        raise NotFoundError(
-            f"call {call_id} is {view.state}: there is a report of calls that failed",
-            hint=f"gpuctl {'explain' if CallState(view.state).terminal else 'stack'} {call_id}",
-        )
+        raise not_now(view, "there is a report of calls that failed")
     view, gang, parts = _gather(client, view)
     gang_nodes = gang.nodes if gang is not None else ()
     error = view.error
@@ -167,6 +165,7 @@ def _held_ranks(
         found[state.rank] = replace(
             found.get(state.rank, RankReport(rank=state.rank, role=_role(state.rank, culprits))),
             node_id=state.node_id,
+            role=_role(state.rank, culprits, stands(state)),
             pid=state.pid,
             died=not state.alive,
             stood=stands(state),
@@ -223,7 +222,7 @@ def _ranks(view: CallView, parts: dict[str, dict[str, Any]], culprits: tuple[int
             values: dict[str, Any] = {
                 **rank,
                 "node_id": node,
-                "role": _role(int(rank["rank"]), culprits),
+                "role": _role(int(rank["rank"]), culprits, rank["stood"]),
                 "last_lines": tuple(rank["last_lines"]),
                 "stack": tuple(Place(*place) for place in rank["stack"]),
             }
@@ -231,7 +230,9 @@ def _ranks(view: CallView, parts: dict[str, dict[str, Any]], culprits: tuple[int
     return tuple(found[rank] for rank in sorted(found))
 
 
-def _role(rank: int, culprits: tuple[int, ...]) -> str:
+def _role(rank: int, culprits: tuple[int, ...], stood: str = "") -> str:
+    if rank not in culprits and stood.startswith("has returned"):
+        return "returned"
     return "culprit" if rank in culprits else "victim" if culprits else "undetermined"
 
 

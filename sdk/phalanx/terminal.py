@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.client import Client
-from phalanx.core.errors import AuthError, ConnectionFailedError, NotFoundError, PhalanxError
+from phalanx.core.errors import AuthError, ConnectionFailedError, NotFoundError, NotNowError, PhalanxError
 from phalanx.core.frames import TERMINAL_WINDOW, Assembler, Frame, FrameError, Kind, encode_head
 from phalanx.core.ids import new_raw_id
 from phalanx.core.views import LogSource
+from phalanx.not_now import not_now
 from phalanx.streams import Stream, open_stream
 
 ANSWER_WITHIN_S = 10.0
@@ -117,10 +118,7 @@ def open_terminal(client: Client, call_id: str, *, rank: int, mode: str, **wante
     not allowed; ConnectionFailedError where an agent that may have the rank is not reachable.
     """
     view = client.get_call(call_id)
-    refused: PhalanxError = NotFoundError(
-        f"call {call_id} is {view.state}: only ranks of a running call can be debugged",
-        hint=f"gpuctl report {call_id}",
-    )
+    refused: PhalanxError = not_now(view, "only ranks of a running call, or of one that is held, can be looked at")
     sources = client.debug_sources(call_id)
     nodes = {r.node_id for r in view.ranks if r.rank == rank}
     for source in sorted(sources, key=lambda s: s.node_id not in nodes):
@@ -156,5 +154,6 @@ def _ask(source: LogSource, stream: Stream, meta: dict[str, Any]) -> Terminal:
 
 
 def _refusal(meta: dict[str, Any]) -> PhalanxError:
-    kind = AuthError if meta.get("code") == AuthError.code else NotFoundError
+    kinds: dict[str, type[PhalanxError]] = {each.code: each for each in (AuthError, NotNowError)}
+    kind = kinds.get(str(meta.get("code")), NotFoundError)
     return kind(str(meta.get("error", "the agent refused")), hint=str(meta.get("hint", "")))

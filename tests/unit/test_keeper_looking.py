@@ -194,7 +194,7 @@ def test_a_rank_that_writes_down_its_failure_is_waited_for_and_shown_as_failed(r
     ranks.passes(20)
     assert ranks.states[0].failed
     assert ranks.states[0].places == ()
-    assert describe(ranks.states[:1]) == "rank 0 has failed after all_reduce #5 of 4 float"
+    assert describe(ranks.states[:1]) == "rank 0 has failed in all_reduce #5 of 4 float"
 
 
 def test_a_failure_that_is_never_told_delays_a_look_to_its_deadline_only(ranks: Ranks) -> None:

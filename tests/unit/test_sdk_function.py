@@ -303,6 +303,28 @@ def test_a_function_of_a_module_is_called_plainly_by_name_in_another() -> None:
         load_callable(data, bundle_dir=None)(41)
 
 
+def test_an_argument_that_the_function_does_not_have_is_named_before_one_that_is_missing_for_it() -> None:
+    handle = phalanx.gpu_function(gpus=0)(plain)
+    with pytest.raises(TypeError, match=r"plain\(.*\): it has no argument 'xx', did you mean 'x'\?"):
+        handle.pack((), {"xx": 1})
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        handle.pack((), {"y": 1})
+
+
+@pytest.mark.parametrize("verb", ["remote", "spawn", "map", "stream", "local"])
+def test_help_shows_the_verbs(verb: str) -> None:
+    import pydoc
+
+    text = pydoc.render_doc(Function, renderer=pydoc.plaintext)
+    assert f"``f.{verb}(" in text or f"f.{verb}(" in text
+    assert "waits and returns the value" in pydoc.render_doc(phalanx.Call, renderer=pydoc.plaintext)
+
+
+def test_a_wait_is_not_negative() -> None:
+    with pytest.raises(InvalidSpecError, match="timeout=-1: give 0 seconds or more"):
+        phalanx.Call.from_id("c-00000000000000000000000001").get(timeout=-1)
+
+
 def test_functions_that_refer_to_each_other_are_refused_with_the_fix() -> None:
     scope: dict[str, Any] = {"phalanx": phalanx, "__name__": "__main__"}
     for a, b in ("fg", "gf"):

@@ -190,11 +190,22 @@ class Looker:
                 alive=rank.alive,
                 replied=rank.rank in replied,
                 failed=not replied.get(rank.rank, True),
+                stopped=rank.alive and rank.rank not in look.records and _is_stopped(rank),
                 places=() if rank.rank in replied else self._places(look.dumps.get(rank.rank, "")),
                 **look.records.get(rank.rank, {}),
             )
             for rank in self.ranks
         ]
+
+
+def _is_stopped(rank: RankProcess) -> bool:
+    """Says whether a signal holds it: SIGSTOP, or a terminal's."""
+    own = Path("/proc/self").readlink().name == str(os.getpid())  # else /proc shows other numbers than ours
+    try:
+        text = Path(f"/proc/{rank.pid if own else rank.host_pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def _read(data: bytes) -> dict[str, Any]:

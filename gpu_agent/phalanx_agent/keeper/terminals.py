@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.core.clock import Clock
-from phalanx.core.errors import NotFoundError, PhalanxError
+from phalanx.core.errors import NotFoundError, NotNowError, PhalanxError
 from phalanx.core.frames import ATTACH, SHELL, TERMINAL_WINDOW, Frame, Kind
 from phalanx.core.ids import id_text
 from phalanx.core.sockets import close_fds
@@ -151,7 +151,7 @@ class Terminals:
         mode, number = str(frame.meta.get("mode")), whole(frame.meta.get("rank"))
         attach = mode == ATTACH
         if frame.meta.get("call") != id_text("c", self.debugging.running()):
-            raise NotFoundError(f"call {frame.meta.get('call')} does not run here now", hint="gpuctl ps --all")
+            raise NotNowError(f"call {frame.meta.get('call')} does not run here now", hint="gpuctl ps --all")
         if attach and number < 0:
             number = min(self.debugging.stopped, default=-1)
         rank = next((r for r in self.ranks if r.rank == number), None)
@@ -175,10 +175,10 @@ class Terminals:
             seconds = (self.clock.monotonic_ms() - held.since_ms) // 1000
             who = held.user or "somebody"
             text = f"{who} is attached to rank {rank.rank}, since {seconds} s ago; one can be at a time"
-            raise NotFoundError(text, hint="have it left with Ctrl-D, or attach to another rank")
+            raise NotNowError(text, hint="have it left with Ctrl-D, or attach to another rank")
         if rank.rank not in self.debugging.stopped:
             waiting = self.debugging.reason
-            raise NotFoundError(
+            raise NotNowError(
                 f"rank {rank.rank} does not wait at a breakpoint{f': {waiting}' if waiting else ''}",
                 hint="" if waiting else "put breakpoint() where it should stop, or see gpuctl stack",
             )

@@ -15,6 +15,7 @@ from phalanx.core.errors import CallError, PhalanxError
 _WHY: dict[type[PhalanxError], str] = {
     errors.ConnectionFailedError: "the control plane did not answer at the configured address",
     errors.AuthError: "the token is missing, wrong, expired, or has too low a role",
+    errors.NotNowError: "that can be asked of it in other states only",
     errors.NotFoundError: "nothing of that name or id is known to this workspace",
     errors.UnschedulableError: "no node could ever hold it",
     errors.GetTimeoutError: "the time limit of this command passed; the call itself goes on",

@@ -56,6 +56,8 @@ class RankState:
     """It has returned from the function, or raised."""
     failed: bool = False
     answered: bool = False
+    stopped: bool = False
+    """A signal holds the whole process."""
     entered: dict[str, int] = field(default_factory=dict[str, int])
     completed: dict[str, int] = field(default_factory=dict[str, int])
     members: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -113,6 +115,9 @@ class Finding:
 def compare(states: Sequence[RankState], *, world_size: int) -> Finding:
     """Names the odd ranks of a gang that does not go on."""
     text = describe(states)
+    stopped = tuple(s.rank for s in states if s.stopped)
+    if stopped:
+        return Finding(culprits=stopped, text=text)
     first: dict[str, int] = {}
     for state in states:
         for group in state.entered:
@@ -206,9 +211,13 @@ def stands(state: RankState) -> str:
     if state.replied:
         how = "has failed" if state.failed else "has returned"
         if state.last:
-            return f"{how} after {state.last[-1].text}"
+            inside = state.failed and not state.last[-1].done
+            return f"{how} {'in' if inside else 'after'} {state.last[-1].text}"
         seq = max(state.entered.values(), default=0)
-        return f"{how} after collective #{seq}" if seq else how
+        inside = state.failed and seq > max(state.completed.values(), default=0)
+        return f"{how} {'in' if inside else 'after'} collective #{seq}" if seq else how
+    if state.stopped:
+        return f"is stopped by a signal (kill -CONT {state.pid} lets it go on)"
     waits = next((c for g in sorted(state.entered) if (c := state.waits_in(g)) is not None), None)
     if waits is not None:
         return f"waits in {waits.text}"

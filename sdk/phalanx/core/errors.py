@@ -66,6 +66,12 @@ class NotFoundError(PhalanxError, LookupError):
     code = "NOT-FOUND"
 
 
+class NotNowError(NotFoundError):
+    """It is there, and in a state in which this cannot be asked of it."""
+
+    code = "NOT-NOW"
+
+
 class UnschedulableError(PhalanxError):
     code = "GANG-UNSCHEDULABLE"
     hint = "gpuctl nodes"

@@ -11,6 +11,7 @@ from phalanx.core.clock import SystemClock
 from phalanx.core.states import CallState
 from phalanx.core.views import CallView
 
+MOST = 1000
 COLUMNS = ("CALL", "FUNCTION", "STATE", "GPUS", "TIME", "COST", "USER", "WHAT")
 
 
@@ -18,15 +19,18 @@ def ps(session: Session, everything: bool, state: str | None, function: str, lim
     """Lists calls, newest first."""
     screen = session.screen()
     calls = session.client().list_calls(
-        ended_too=everything or bool(state), state=state or "", function=function, limit=limit
+        ended_too=everything or bool(state), state=state or "", function=function, limit=min(limit + 1, MOST)
     )
+    calls, more = calls[:limit], len(calls) > limit
     if screen.look.json:
         for call in calls:
             screen.emit(call)
-        return
     now = SystemClock().wall_ms()
     empty = "no calls" if everything else "no calls are alive; `gpuctl ps --all` shows ended ones"
-    screen.table(COLUMNS, [_row(call, now) for call in calls], empty=empty)
+    if not screen.look.json:
+        screen.table(COLUMNS, [_row(call, now) for call in calls], empty=empty)
+    if more:
+        screen.note(f"these are the newest {limit}, and there are older ones: -n {min(MOST, 10 * limit)} shows more")
 
 
 def _row(call: CallView, now_ms: int) -> tuple[str, ...]:
@@ -51,7 +55,7 @@ command = Command(
         click.Option(["--state"], type=click.Choice([str(s) for s in CallState]), help="Calls in one state."),
         click.Option(["--function"], default="", metavar="NAME", help="Calls of one function."),
         click.Option(
-            ["-n", "--limit"], type=click.IntRange(min=1), default=50, show_default=True, help="At most this many."
+            ["-n", "--limit"], type=click.IntRange(1, MOST), default=50, show_default=True, help="At most this many."
         ),
     ],
     examples=("gpuctl ps --all -n 20", "gpuctl ps --state queued --json"),

@@ -6,7 +6,7 @@ import click
 
 from phalanx.cli.options import Command, Session
 from phalanx.cli.target import full_id
-from phalanx.core.errors import NotFoundError
+from phalanx.not_now import not_now
 
 
 def release(session: Session, call: str) -> None:
@@ -16,7 +16,7 @@ def release(session: Session, call: str) -> None:
     call_id = full_id(client, call)
     before = client.get_call(call_id)
     if before.phase != "debug" or not before.ended_ms:
-        raise NotFoundError(f"no gang is held for call {call_id}, which is {before.state}", hint="gpuctl ps")
+        raise not_now(before, "a gang is held after its call's failure only, where the function says hold_on_failure")
     view = client.cancel(call_id)
     if screen.look.json:
         screen.emit(view)
