@@ -103,3 +103,12 @@ def test_the_offers_of_nodes_are_kept_in_step_with_what_is_taken_and_given_back(
     for gang in world.state.gangs.values():
         rooms.take_out(gang.id)
         assert place(rooms, 0.5) is not None
+
+
+def test_a_fraction_does_not_take_the_tightest_gap_where_that_leaves_one_of_no_use() -> None:
+    world = World(*(node_info(f"n{at}", gpus=1) for at in (1, 2, 3)))
+    for n, (gpus, node) in enumerate(((0.5, "n1"), (0.2, "n2"), (0.5, "n3"), (0.5, "n3")), start=1):
+        world.submit(n, world.register(spec(f"f{n}", gpus=gpus, node=node)))
+    world.schedule()
+    assert len(world.state.gangs) == 4
+    assert gpu_of(world, 0.3) == "n2-gpu0"
