@@ -20,6 +20,7 @@ _ASKED = (
     {"gpus": 2, "fabric": "nvlink"},
     {"gpus": 3, "max_gpus": 12},
 )
+_FRACTIONS = tuple(Need(spec=spec(gpus=share), workspace="default") for share in (0.25, 0.5))
 _NEEDS = tuple(Need(spec=spec(**asked), workspace="default") for asked in _ASKED)  # pyright: ignore[reportArgumentType]
 
 
@@ -33,6 +34,8 @@ def check_picture(state: State) -> None:
     for need in _NEEDS:
         for count in need.node_counts(len(kept)):
             assert _offered(need, kept, count) == _offered(need, anew, count)
+        assert find_place(need, kept) == find_place(need, anew)
+    for need in _FRACTIONS:
         assert find_place(need, kept) == find_place(need, anew)
 
 
