@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from phalanx.cli.follow import follow
+from phalanx.cli.follow import RunView, follow
 from phalanx.cli.render import Look, Screen
 from phalanx.cli.run_state import cost_line, stage_of
 from phalanx.core.errors import GetTimeoutError
@@ -131,3 +131,23 @@ def test_the_cost_line_says_seconds_by_phase_and_money() -> None:
     )
     line = cost_line(CostView(phases=phases, gpu_ms=13_100, money="0.0085", price_per_gpu_hour="2.5"))
     assert line == "cost 0.008500 USD for 13.1 GPU-s at 2.50 USD/GPU-h (start 0.8 (free), busy 12.3)"
+
+
+def test_the_end_is_told_behind_all_that_the_call_wrote() -> None:
+    both = io.StringIO()
+    failed = replace(DONE, state="failed", reason="ValueError: x")
+    follow(Script([RUNNING, failed], [piece(0, "last words")]), Screen(Look(), out=both, err=both))
+    text = both.getvalue()
+    assert text.index("last words") < text.index("ValueError: x")
+    assert text.count("ValueError: x") == 1
+
+
+def test_a_line_that_is_rewritten_shows_in_the_status_until_it_ends() -> None:
+    view = RunView(Screen(Look(), out=io.StringIO(), err=io.StringIO()))
+    view.on_state(RUNNING)
+    view.on_log(replace(piece(0, " 40%|####"), passing=True))
+    assert view._status(RUNNING).startswith("[r0]  40%|####  (app.train: running step 40")
+    view.on_log(piece(1, "another rank's line"))
+    assert "40%" in view._status(RUNNING)
+    view.on_log(piece(0, "100%|########"))
+    assert view._status(RUNNING).startswith("app.train: running step 40")

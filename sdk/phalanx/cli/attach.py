@@ -17,7 +17,7 @@ from phalanx.cli.render import Look, Screen
 from phalanx.cli.run_state import cost_line
 from phalanx.connection import connect
 from phalanx.core.views import CallView
-from phalanx.logs import LogLine
+from phalanx.logs import CallLogs, LogLine
 
 R = TypeVar("R")
 
@@ -41,6 +41,8 @@ class CallSource:
     """A call of the SDK as the run view wants it."""
 
     call: Call[Any]
+    passing: bool = False
+    """Also what a line looks like that is being rewritten."""
 
     @property
     def call_id(self) -> str:
@@ -50,7 +52,7 @@ class CallSource:
         return connect().watch(self.call.id)
 
     def logs(self) -> Iterator[LogLine]:
-        return self.call.logs(follow=True)
+        return CallLogs(connect(), self.call.id, passing=self.passing).live()
 
     def now(self) -> CallView:
         return self.call.status()
@@ -74,7 +76,7 @@ def attach(call: Call[R]) -> R:
     _begin(screen, call)
     try:
         follow(
-            CallSource(call),
+            CallSource(call, passing=screen.live and not manner.look.json),
             screen,
             timeout_s=manner.timeout_s,
             ranks=manner.ranks,

@@ -71,6 +71,10 @@ class RunView:
     _nodes: dict[str, int] = field(default_factory=dict[str, int])
     _lines: list[OutLine] = field(default_factory=list[OutLine])
     _first_ms: int = 0
+    _verdict: CallView | None = None
+    """The end of the call, which is told behind all that it wrote."""
+    _passing: tuple[int, str] | None = None
+    """The rank whose line is being rewritten, and how it looks now."""
 
     def on_state(self, view: CallView) -> None:
         """Tells a change of stage once, on its own line where there is no status line."""
@@ -84,10 +88,18 @@ class RunView:
         stage = stage_of(view)
         if stage != self._stage:
             moved, self._stage = stage.state != self._stage.state, stage
-            self._tell_stage(view, moved=moved)
+            if CallState(view.state).terminal:
+                self._verdict = view
+            else:
+                self._tell_stage(view, moved=moved)
 
     def on_log(self, line: LogLine) -> None:
         """Takes output in; it is shown, folded, at the next tick."""
+        if line.passing:
+            self._passing = (line.rank, line.text)
+            return
+        if self._passing is not None and self._passing[0] == line.rank:
+            self._passing = None
         if not self._lines:
             self._first_ms = self.clock.monotonic_ms()
         node = self._nodes.setdefault(line.node_id, len(self._nodes))
@@ -104,15 +116,19 @@ class RunView:
             self.screen.status(self._status(self.view))
 
     def finish(self) -> None:
-        """Shows what is left, and takes the status line away."""
+        """Shows what is left, takes the status line away, and tells how the call ended."""
         self.tick(last=True)
         self.screen.clear_status()
+        if self._verdict is not None:
+            self._tell_stage(self._verdict, moved=True)
+            self._verdict = None
 
     def _status(self, view: CallView) -> str:
         parts = [self._stage.words, text.duration(elapsed_ms(view, self.clock.wall_ms()))]
         if view.cost.gpu_ms:
             parts.append(text.money(view.cost.money, view.cost.currency))
-        return f"{view.function}: " + " · ".join(parts)
+        status = f"{view.function}: " + " · ".join(parts)
+        return f"[r{self._passing[0]}] {self._passing[1]}  ({status})" if self._passing is not None else status
 
     def _show(self, line: Folded) -> None:
         if self.ranks and not self.ranks.intersection(line.ranks):
