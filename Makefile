@@ -11,7 +11,7 @@ UI := control_plane/phalanx_control/web/ui
 PAGE := control_plane/phalanx_control/web/static/index.html
 UI_SOURCES := $(wildcard $(UI)/src/* $(UI)/*.json $(UI)/build.mjs $(UI)/.npmrc)
 
-.PHONY: demo test test-all test-gpu chaos chaos-short check protos ui ui-types dev dev-cluster bench bench-topology venv clean
+.PHONY: demo test test-all test-gpu chaos chaos-short check protos ui ui-types dev dev-cluster bench bench-scheduler bench-topology venv clean
 .DELETE_ON_ERROR:
 
 demo: venv ui
@@ -104,6 +104,9 @@ dev-cluster: venv ui
 
 bench: venv $(VENV)/peers/.installed
 	$(BIN)/python -m benchmarks.foundation $(ARGS)
+
+bench-scheduler: venv
+	$(BIN)/python -m benchmarks.scheduler $(ARGS)
 
 bench-topology: venv
 	$(BIN)/python -m benchmarks.topology $(ARGS)
