@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Self
 
 from phalanx_control.scheduler.cell_fabric import Area, Spot
@@ -126,7 +125,7 @@ class Candidates:
     def up_to_date(self) -> Self:
         """Looks again at the nodes on which something changed."""
         changes = self._rooms.changes
-        for name in dict.fromkeys(islice(changes, self._seen, None)):
+        for name in dict.fromkeys(changes[self._seen :]):
             self.renew(self._rooms[name])
         self._seen = len(changes)
         return self

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from phalanx_control.scheduler.candidates import Candidates
@@ -46,7 +45,7 @@ class Book:
 
     def up_to_date(self) -> Book:
         """Looks again at the nodes on which something changed."""
-        self._renew(dict.fromkeys(islice(self._rooms.changes, self._seen, None)))
+        self._renew(dict.fromkeys(self._rooms.changes[self._seen :]))
         self._seen = len(self._rooms.changes)
         return self
 

@@ -47,7 +47,7 @@ def room_after(
     imagined = _Imagined(need, rooms, barred)
     try:
         imagined.end(g for g in state.gangs.values() if g.state is GangState.DRAINING)
-        place = imagined.place()
+        place = imagined.place() if imagined.ended else None  # as it is, it was tried already
         if place is not None:
             return Leaving((), _nodes(place))
         idle = _idle(state, need, idle_ms)
