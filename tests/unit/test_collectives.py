@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.core.collectives import Collective, RankState, at_fault, compare, describe, from_dict, to_dict
+from phalanx.core.collectives import Collective, RankState, at_fault, compare, describe, from_dict, stands, to_dict
 from phalanx.core.stacks import Place
 
 TRAIN = (Place("train.py", 88, "step"),)
@@ -116,6 +116,20 @@ def test_of_several_that_were_begun_at_once_the_first_is_waited_for() -> None:
 
 def test_nobody_is_named_while_a_rank_of_the_gang_is_missing_from_the_picture() -> None:
     assert compare([waits(0), works(1)], world_size=3).culprits == ()
+
+
+def test_a_rank_that_a_signal_holds_is_the_odd_one_and_is_told_how_it_goes_on() -> None:
+    found = compare([waits(0), RankState(rank=1, pid=77, stopped=True), waits(2)], world_size=3)
+    assert found.culprits == (1,)
+    assert found.text.endswith("rank 1 is stopped by a signal (kill -CONT 77 lets it go on)")
+
+
+def test_who_failed_inside_a_collective_did_not_fail_after_it() -> None:
+    inside = replace(waits(0), replied=True, failed=True)
+    assert stands(inside) == "has failed in all_reduce #5 of 4 float"
+    assert stands(replace(inside, last=())) == "has failed in collective #5"
+    assert stands(failed(0)) == "has failed after all_reduce #5 of 4 float"
+    assert stands(replace(waits(0), replied=True)) == "has returned after all_reduce #5 of 4 float"
 
 
 def test_a_single_rank_that_does_not_go_on_is_its_own() -> None:
