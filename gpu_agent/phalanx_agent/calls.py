@@ -171,6 +171,7 @@ class Calls:
             result=result,
             error=_bounded(event.error),
             busy_ms=event.busy_ms,
+            debug_ms=event.debug_ms,
             delivered=event.delivered,
         )
         self._session.say(finished, lambda: self._plane.acknowledge(event.gang_id, event.call_id, event.attempt))

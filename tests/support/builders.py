@@ -192,6 +192,7 @@ class World:
         *,
         error: m.ErrorInfo | None = None,
         busy_ms: int = 50,
+        debug_ms: int = 0,
     ) -> Events:
         known = self.call(call)
         gang = self.state.gangs[known.gang_id]
@@ -203,6 +204,7 @@ class World:
             outcome=outcome,
             error=error or m.ErrorInfo(),
             busy_ms=busy_ms,
+            debug_ms=debug_ms,
         )
         ok = outcome is Outcome.SUCCEEDED
         return self.say(gang.lead, message, result=BodyRef(key="result", size=5) if ok else None)

@@ -144,6 +144,26 @@ def test_a_call_pays_for_all_its_attempts_but_those_that_the_platform_lost() -> 
     check_history(world.history, world.state)
 
 
+def test_waiting_for_people_is_a_phase_of_the_calls_own_cost() -> None:
+    world = World(node_info("n1", gpus=2))
+    limits = Limits(hold_on_failure_s=600)
+    gang = world.ready_gang(world.register(spec(gpus=2, limits=limits)))
+    world.start(call_id(1))
+    world.wait(5_000)
+    count(world, gang, busy=2_000)
+    running = cost_of_call(world.state, world.call(call_id(1)), BOOK, paused_ms=3_000)
+    assert [(p.phase, p.gpu_ms) for p in running.phases] == [("busy", 4_000), ("debug", 6_000)]
+    error = m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="ValueError", message="x")
+    world.finish(call_id(1), Outcome.FAILED, error=error, busy_ms=2_000, debug_ms=3_000)
+    after = cost_of_call(world.state, world.call(call_id(1)), BOOK)
+    assert [(p.phase, p.gpu_ms) for p in after.phases] == [("busy", 4_000), ("debug", 6_000)]
+    world.wait(60_000)
+    count(world, gang, busy=2_000, debug=63_000)
+    held = cost_of_call(world.state, world.call(call_id(1)), BOOK)
+    assert [(p.phase, p.gpu_ms) for p in held.phases] == [("busy", 4_000), ("debug", 126_000)]
+    check_history(world.history, world.state)
+
+
 def test_a_share_of_a_gpu_costs_its_share() -> None:
     world, gang = world_with_gang(gpus=0.25)
     count(world, gang, busy=8_000)

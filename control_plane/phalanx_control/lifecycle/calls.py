@@ -18,11 +18,12 @@ from phalanx.core.messages import CallFinished, CallRefused, CallStarted, Direct
 from phalanx.core.states import CallState, Cause, Outcome
 from phalanx_control.lifecycle import failures, gangs
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.state import events, queries
+from phalanx_control.state import events, queries, schemas
 from phalanx_control.state.commands import AgentSaid
 from phalanx_control.state.model import BodyRef, Call, Gang, Node, Owner
 
 REFUSED_WAIT_MS = 250
+_DEBUG_SCHEMA = schemas.SINCE[events.CallDebugged]
 _WITH_GANG = frozenset({CallState.ASSIGNED, CallState.RUNNING, CallState.CANCELLING})
 
 
@@ -80,6 +81,8 @@ def finished(draft: Draft, said: AgentSaid, message: CallFinished) -> None:
     call = _current(draft, said.node_id, message)
     if call is None or call.state.terminal:
         return
+    if message.debug_ms > 0 and draft.now.schema >= _DEBUG_SCHEMA:
+        draft.add(events.CallDebugged(call_id=call.id, ms=message.debug_ms))
     if call.state is CallState.CANCELLING:
         failures.stopped(draft, call, busy_ms=message.busy_ms)
     elif message.outcome is Outcome.SUCCEEDED:

@@ -28,10 +28,13 @@ def cost_of_call(state: State, call: Call, book: PriceBook, *, paused_ms: int = 
     """Returns what a call costs so far: the start of gangs made for it, and the busy time of all its attempts on every
     GPU of their gangs.
 
-    A warm gang's idle time belongs to the function, not to a call. A gang runs one call at a time, so busy time is
-    not shared. ``paused_ms``: how long one that runs has waited for people, which is the function's cost.
+    And the time for which its ranks waited for people, at breakpoints or held after its failure. A warm gang's idle
+    time belongs to the function, not to a call. A gang runs one call at a time, so busy time is not shared.
+    ``paused_ms``: how long one that runs has waited for people so far.
     """
-    return _view(call.id, _call_segments(state, call, book, busy_ms(state, call, paused_ms=paused_ms)), book)
+    busy = busy_ms(state, call, paused_ms=paused_ms)
+    found = chain(_call_segments(state, call, book, busy), _debug_segments(state, call, book, paused_ms))
+    return _view(call.id, found, book)
 
 
 def _call_segments(state: State, call: Call, book: PriceBook, busy: int) -> Iterator[Segment]:
@@ -44,6 +47,17 @@ def _call_segments(state: State, call: Call, book: PriceBook, busy: int) -> Iter
     lost = call.error is not None and call.state in _FAILED and call.error.cause is Cause.INFRASTRUCTURE
     for line in _lines_of(state, call.gang_id):
         yield from _busy_segments(line, book, busy, credited=lost)
+
+
+def _debug_segments(state: State, call: Call, book: PriceBook, paused_ms: int) -> Iterator[Segment]:
+    held = call.state in _FAILED and state.functions[call.function_id].spec.limits.hold_on_failure_s > 0
+    for line in _lines_of(state, call.gang_id):
+        for gpu in sorted(line.gpus):
+            counted = line.counters.get(f"{gpu}/{Phase.DEBUG.value}", 0)
+            ms = paused_ms if call.state is CallState.RUNNING else call.debug_ms
+            ms = max(ms, counted) if held else min(ms, counted) if line.closed_wall_ms else ms
+            if ms:
+                yield segment(line, book, gpu=gpu, phase=Phase.DEBUG.value, ms=ms)
 
 
 def _lines_of(state: State, gang_id: str) -> Iterator[LedgerLine]:

@@ -106,6 +106,11 @@ def _call_failed(state: State, event: events.CallFailed, log_ms: int) -> State:
     return _end(state, _ran(call, event.busy_ms, log_ms, event.wall_ms), to, log_ms, event.wall_ms)
 
 
+def _call_debugged(state: State, event: events.CallDebugged, _: int) -> State:
+    call = state.calls[event.call_id]
+    return _put(state, replace(call, debug_ms=call.debug_ms + event.ms))
+
+
 def _call_cancelling(state: State, event: events.CallCancelling, log_ms: int) -> State:
     call = state.calls[event.call_id]
     return _put(state, replace(call, state=CallState.CANCELLING, cancelled_by=event.by, cancelling_ms=log_ms))
@@ -306,6 +311,7 @@ STEPS: dict[type, Callable[[State, Any, int], State]] = {
     events.KeyTaken: _key_taken,
     events.KeysForgotten: _keys_forgotten,
     events.CallCancelled: _call_cancelled,
+    events.CallDebugged: _call_debugged,
     events.WebhooksTried: _webhooks_tried,
     events.WebhookSecretRotated: _webhook_secret_rotated,
     events.CallsArchived: _calls_archived,

@@ -195,6 +195,13 @@ class CallFailed(Event, frozen=True, tag=True):
     wall_ms: int = 0
 
 
+class CallDebugged(Event, frozen=True, tag=True):
+    """The ranks of an attempt that has ended waited for people for so long."""
+
+    call_id: str
+    ms: int
+
+
 class CallCancelling(Event, frozen=True, tag=True):
     call_id: str
     by: str
@@ -414,6 +421,7 @@ AnyEvent = (
     | CallSucceeded
     | CallFailed
     | CallCancelling
+    | CallDebugged
     | CallCancelled
     | CallsArchived
     | DirectCallsCounted

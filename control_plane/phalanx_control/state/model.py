@@ -124,6 +124,8 @@ class Call(Record, frozen=True):
     busy_ms: int = 0
     spent: tuple[Spent, ...] = ()
     """By attempts before the present one."""
+    debug_ms: int = 0
+    """How long its ranks waited for people."""
     placement: str = ""
     made_gangs: tuple[str, ...] = ()
     """Gangs that were started for it."""

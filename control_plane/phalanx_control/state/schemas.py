@@ -22,6 +22,7 @@ SINCE: dict[type, int] = {
     events.NodeUncordoned: 8,
     events.NodeBlamed: 8,
     events.PolicySet: 8,
+    events.CallDebugged: 8,
     events.AttemptCredited: 8,
 }
 """The schema version that brought a kind; 1 for all others."""

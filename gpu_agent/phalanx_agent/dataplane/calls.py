@@ -65,6 +65,8 @@ class CallRecord:
     outcome: Frame | None = None
     finished_ns: int = 0
     busy_ms: int = 0
+    debug_ms: int = 0
+    """How long its ranks waited for people."""
 
     @property
     def call_id(self) -> CallId:

@@ -138,6 +138,7 @@ class CallEnded:
     body: bytes | bytearray | memoryview = field(default=b"", repr=False)
     error: ErrorInfo = field(default_factory=ErrorInfo)
     busy_ms: int = 0
+    debug_ms: int = 0
     delivered: bool = False
 
 

@@ -306,7 +306,7 @@ class LeadGang(Gang):
         released = outcome.meta.get("released")
         if released and OWN_SLOT in released:
             outcome.meta["released"] = [s for s in released if s != OWN_SLOT]
-        record.busy_ms = int(outcome.meta.get("busy_ms") or 0)
+        record.busy_ms, record.debug_ms = int(outcome.meta.get("busy_ms") or 0), self.paused_ms
         there = outcome.lane > 0 and outcome.lane == record.lane
         outcome.flags = 0
         self.table.finish(record, outcome, now)

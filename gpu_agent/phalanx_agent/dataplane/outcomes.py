@@ -200,6 +200,7 @@ class Outcomes:
                 body=body,
                 error=error,
                 busy_ms=record.busy_ms,
+                debug_ms=record.debug_ms,
                 delivered=delivered,
             )
         )

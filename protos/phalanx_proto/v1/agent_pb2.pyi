@@ -385,7 +385,7 @@ class CallStarted(_message.Message):
     def __init__(self, call_id: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., direct: bool = ..., user: _Optional[str] = ..., args_bytes: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class CallFinished(_message.Message):
-    __slots__ = ("call_id", "attempt", "fence", "gang_id", "outcome", "result", "error", "busy_ms", "delivered")
+    __slots__ = ("call_id", "attempt", "fence", "gang_id", "outcome", "result", "error", "busy_ms", "delivered", "debug_ms")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -395,6 +395,7 @@ class CallFinished(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BUSY_MS_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    DEBUG_MS_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     attempt: int
     fence: int
@@ -404,7 +405,8 @@ class CallFinished(_message.Message):
     error: _common_pb2.ErrorInfo
     busy_ms: int
     delivered: bool
-    def __init__(self, call_id: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., outcome: _Optional[str] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., busy_ms: _Optional[int] = ..., delivered: bool = ...) -> None: ...
+    debug_ms: int
+    def __init__(self, call_id: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., outcome: _Optional[str] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., busy_ms: _Optional[int] = ..., delivered: bool = ..., debug_ms: _Optional[int] = ...) -> None: ...
 
 class CallRefused(_message.Message):
     __slots__ = ("call_id", "attempt", "fence", "gang_id", "reason")

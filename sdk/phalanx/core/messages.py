@@ -357,6 +357,8 @@ class CallFinished:
     busy_ms: int = 0
     delivered: bool = False
     """A direct call whose result the client has acknowledged: nothing to store."""
+    debug_ms: int = 0
+    """How long its ranks waited for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
