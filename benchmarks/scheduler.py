@@ -1,6 +1,6 @@
-"""The scheduler beside other ways: packing of fractions, waits and shares on a trace, time to decide, and nearness.
+"""The scheduler beside other ways: packing of fractions, waits and shares on a trace, time to decide, nearness, rails.
 
-    python -m benchmarks.scheduler [--parts packing,philly,latency,domains] [--seeds 3] [--out scheduler.json]
+    python -m benchmarks.scheduler [--parts packing,philly,…] [--seeds 3] [--out scheduler.json]
 
 Peers are our own, written from what was published about them (`benchmarks/scheduler_peers`). Traces are read beside
 the checkout, or where PHALANX_TRACES says; parts without their traces are left out and say so.
@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scheduler_domains, scheduler_latency, scheduler_packing, scheduler_philly
+from benchmarks import scheduler_domains, scheduler_latency, scheduler_packing, scheduler_philly, scheduler_rails
 from benchmarks.report import machine
 
-PARTS = ("packing", "philly", "latency", "domains")
+PARTS = ("packing", "philly", "latency", "domains", "rails")
 TRACES = Path(os.environ.get("PHALANX_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
 
 
@@ -82,6 +82,13 @@ def _domains(options: argparse.Namespace) -> Any:
     return [asdict(row) for row in rows]
 
 
+def _rails(options: argparse.Namespace) -> Any:
+    del options
+    rows = scheduler_rails.measure()
+    print(scheduler_rails.table(rows))
+    return [asdict(row) for row in rows]
+
+
 def _is_missing(file: str) -> bool:
     missing = not (TRACES / file).is_file()
     if missing:
@@ -93,7 +100,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-_RUNS = {"packing": _packing, "philly": _philly, "latency": _latency, "domains": _domains}
+_RUNS = {"packing": _packing, "philly": _philly, "latency": _latency, "domains": _domains, "rails": _rails}
 
 if __name__ == "__main__":
     main()
