@@ -107,9 +107,10 @@ def _group(plan: ReplayPlan, rank: int, device: str) -> Generator[None]:
     dist.init_process_group(
         "gloo" if device == "cpu" else "nccl", rank=rank, world_size=plan.world_size, timeout=_GROUP_TIMEOUT
     )
-    dist.barrier()  # none ends while another still makes its connections: it would fail of that, not of the user's code
-    yield
+    dist.barrier()  # none ends while another still makes its connections, or waits in a collective that is over here:
+    yield  # it would fail of that, not of the user's code
     if dist.is_initialized():
+        dist.barrier()
         dist.destroy_process_group()
 
 
