@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.core.messages import NodeInfo
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.presets import preset
 from phalanx.core.topology.tables import Tables
@@ -63,6 +64,26 @@ def test_where_no_set_is_free_on_all_nodes_each_gives_its_own_and_it_is_said() -
     place = cell.place(4, 2)
     assert "not the same GPUs on every node: no set of 2 is free on all of them" in place.sentence
     assert [set(each) <= part for each, part in zip(indices(place), ({4, 5, 6, 7}, {0, 1, 2, 3}), strict=True)]
+
+
+def ports_down(name: str, *down: int) -> NodeInfo:
+    look = preset("hgx_h100")
+    return looks_like(replace(look, nics=tuple(replace(nic, up=nic.rail not in down) for nic in look.nics)), name)
+
+
+def test_a_port_that_is_down_makes_no_node_another_kind_and_its_rail_is_avoided_on_all() -> None:
+    cell = Cell.of(tree({"leaf": "n1 n2"}), [ports_down("n1", 0), ports_down("n2", 1, 2)])
+    place = cell.place(8, 2)
+    assert SAME in place.sentence
+    assert indices(place)[0] == indices(place)[1]
+    assert not {0, 1, 2} & set(indices(place)[0])
+
+
+def test_where_only_ports_that_are_down_are_left_the_gang_is_placed_all_the_same() -> None:
+    cell = Cell.of(tree({"leaf": "n1 n2"}), [ports_down("n1", 0), ports_down("n2")])
+    for name in ("n1", "n2"):
+        cell.hold(name, 2, 3, 4, 5, 6, 7)
+    assert indices(cell.place(4, 2)) == [[0, 1], [0, 1]]
 
 
 def test_nodes_of_different_kinds_give_their_own_best_sets() -> None:

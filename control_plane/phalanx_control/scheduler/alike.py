@@ -15,7 +15,7 @@ from operator import and_
 from phalanx.core.topology.islands import Islands
 from phalanx_control.scheduler.domains import Portion
 from phalanx_control.scheduler.kinds import GpuKind
-from phalanx_control.scheduler.nearest import Bench, Kind, Picked, bench_of, pick
+from phalanx_control.scheduler.nearest import Bench, Picked, bench_of, pick
 from phalanx_control.scheduler.room import NodeRoom
 
 _NODES_TRIED = 64
@@ -47,9 +47,9 @@ def pick_alike(portions: Sequence[Portion], model: GpuKind, each: int) -> Parts:
     known = [bench for bench in benches if bench is not None]
     if len(known) < len(rooms):
         return _own(rooms, model, each)
-    if any(bench.tables is not known[0].tables for bench in known):
+    if any(bench.look != known[0].look for bench in known):
         return _own(rooms, model, each, "not the same GPUs on every node: the nodes are of different kinds")
-    same = _same_places(rooms, known, each) or _others_with_the_same(portions, model, each, known[0].tables)
+    same = _same_places(rooms, known, each) or _others_with_the_same(portions, model, each, known[0])
     return same or _own(rooms, model, each, f"not the same GPUs on every node: no set of {each} is free on all of them")
 
 
@@ -58,23 +58,27 @@ def _own(rooms: Sequence[NodeRoom], model: GpuKind, each: int, note: str = "") -
 
 
 def _same_places(rooms: Sequence[NodeRoom], benches: Sequence[Bench], each: int) -> Parts | None:
+    """A port that is down on one of the nodes is avoided on all of them where there is a choice."""
     common = reduce(and_, (bench.free for bench in benches))
-    picked = [bench.pick(each, within=common) for bench in benches]
-    if None in picked:
+    up = reduce(and_, (bench.up for bench in benches), common)
+    rings = (benches[0].ring(each, within=within) for within in (up, common))
+    ring, why = next((found for found in rings if found[0]), ((), ""))
+    if not ring:
         return None
     whole = each == len(benches[0].tables.devices)
-    parts = tuple(Part(room, one) for room, one in zip(rooms, picked, strict=True))
+    parts = tuple(Part(room, bench.at(ring, why)) for room, bench in zip(rooms, benches, strict=True))
     return Parts(parts, "" if whole else "the same GPUs on every node")
 
 
-def _others_with_the_same(portions: Sequence[Portion], model: GpuKind, each: int, tables: Kind) -> Parts | None:
+def _others_with_the_same(portions: Sequence[Portion], model: GpuKind, each: int, first: Bench) -> Parts | None:
     """Looks for as many nodes of each portion that have one set in common, the fewest free GPUs in all.
 
     None also for nodes of more GPUs than a table holds: their sets are not listed.
     """
+    tables = first.tables
     if isinstance(tables, Islands) or each > len(tables.devices):
         return None
-    offers = [_offers(portion, model, tables) for portion in portions]
+    offers = [_offers(portion, model, first.look) for portion in portions]
     best: tuple[int, list[tuple[NodeRoom, Bench]]] | None = None
     for places in islice(chain.from_iterable(masks for _, masks in tables.order[each]), _SETS_TRIED):
         found: list[tuple[NodeRoom, Bench]] = []
@@ -89,7 +93,7 @@ def _others_with_the_same(portions: Sequence[Portion], model: GpuKind, each: int
     return _same_places([room for room, _ in best[1]], [bench for _, bench in best[1]], each)
 
 
-def _offers(portion: Portion, model: GpuKind, tables: Kind) -> list[tuple[NodeRoom, Bench]]:
+def _offers(portion: Portion, model: GpuKind, look: str) -> list[tuple[NodeRoom, Bench]]:
     rooms = (node.room for node in portion.nodes[:_NODES_TRIED])
     pairs = ((room, bench_of(room, model)) for room in rooms)
-    return [(room, bench) for room, bench in pairs if bench is not None and bench.tables is tables]
+    return [(room, bench) for room, bench in pairs if bench is not None and bench.look == look]

@@ -83,7 +83,8 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"
         able = candidates.names()
         usable = [room for room in usable if room.id not in able] or usable
-    best = max(usable, key=lambda room: (room.count_free(need.model), room.id))
+    kind = need.model
+    best = max(usable, key=lambda room: (room.count_free(kind), room.id))
     return f"{asks}; {_nearest_miss(state, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
 
 

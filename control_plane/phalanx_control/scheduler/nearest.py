@@ -6,13 +6,13 @@ alike; a node of more GPUs than a table holds has one for each of its islands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from phalanx.core.topology.bitsets import mask_of
 from phalanx.core.topology.choice import choose
 from phalanx.core.topology.codec import from_json, topology_hash
-from phalanx.core.topology.devices import devices_of
+from phalanx.core.topology.devices import devices_of, nic_sights
 from phalanx.core.topology.errors import UnreadableTopologyError
 from phalanx.core.topology.islands import Islands, Spread, build_islands, choose_spread
 from phalanx.core.topology.never import Limits
@@ -52,13 +52,25 @@ class Bench:
     by_place: dict[int, GpuRoom]
     unnamed: tuple[GpuRoom, ...] = ()
     """Free GPUs of which the topology says nothing."""
+    look: str = ""
+    """The same for nodes that look alike when all of their ports are up: places mean the same on them."""
+    up: int = -1
+    """Places whose nearest port is not down."""
 
     def pick(self, count: int, *, within: int = -1) -> Picked | None:
         """Returns the best set of the free GPUs, or of those among them that are ``within``."""
         chosen = _choose(self.tables, self.free & within, count)
         if not isinstance(chosen, Refusal):
-            return Picked(tuple(self.by_place[at] for at in chosen.ring), chosen.why)
+            return self.at(chosen.ring, chosen.why)
         return self._with_unnamed(count) if within == -1 and chosen.cause in _TOO_FEW else None
+
+    def ring(self, count: int, *, within: int) -> tuple[tuple[int, ...], str]:
+        """Returns the places of the best set of those that are ``within``, in ring order, and why; no places: none."""
+        chosen = _choose(self.tables, self.free & within, count)
+        return ((), "") if isinstance(chosen, Refusal) else (tuple(chosen.ring), chosen.why)
+
+    def at(self, ring: tuple[int, ...], why: str) -> Picked:
+        return Picked(tuple(self.by_place[at] for at in ring), why)
 
     def _with_unnamed(self, count: int) -> Picked | None:
         """Fills up with GPUs that nobody knows the links of: not knowing is no reason to wait."""
@@ -97,11 +109,11 @@ def bench_of(room: NodeRoom, model: GpuKind) -> Bench | None:
     known = _known(room.node.info.topology)
     if known is None:
         return None
-    tables, places, named = known
+    tables, places, named, look, up = known
     free = room.free(model)
     by_place = {places[gpu.info.uuid]: gpu for gpu in free if gpu.info.uuid in places}
     unnamed = tuple(gpu for gpu in free if gpu.info.uuid not in named)
-    return Bench(tables, mask_of(by_place), by_place, unnamed)
+    return Bench(tables, mask_of(by_place), by_place, unnamed, look, up)
 
 
 def why_never(room: NodeRoom, model: GpuKind, count: int) -> str:
@@ -126,8 +138,10 @@ def _is_restricted(text: str) -> bool:
 
 
 @lru_cache(maxsize=_NODES)
-def _known(text: str) -> tuple[Kind, dict[str, int], frozenset[str]] | None:
-    """Returns the tables that fit a topology, where in them each GPU stands, and all GPUs that it names."""
+def _known(text: str) -> tuple[Kind, dict[str, int], frozenset[str], str, int] | None:
+    """Returns the tables that fit a topology, where in them each GPU stands, all GPUs that it names, what it would look
+    like with all ports up, and the places whose nearest port is.
+    """
     if not text:
         return None
     try:
@@ -138,7 +152,11 @@ def _known(text: str) -> tuple[Kind, dict[str, int], frozenset[str]] | None:
     if not devices:
         return None
     places = {device.uuid: at for at, device in enumerate(devices)}
-    return _TABLES.of(topology), places, frozenset(gpu.uuid for gpu in topology.gpus) | places.keys()
+    named = frozenset(gpu.uuid for gpu in topology.gpus) | places.keys()
+    whole = replace(topology, nics=tuple(replace(nic, up=True) if nic.up is False else nic for nic in topology.nics))
+    sights = zip(nic_sights(topology, devices), nic_sights(whole, devices), strict=True)
+    up = mask_of(at for at, (now, then) in enumerate(sights) if now.closeness == then.closeness)
+    return _TABLES.of(topology), places, named, topology_hash(whole), up
 
 
 class _Tables:

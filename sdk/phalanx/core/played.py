@@ -7,6 +7,8 @@ The scheduler keeps to this, and an agent of played GPUs refuses everything else
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 PLAYED = "played"
 """What such models begin with, what a function asks with, and the pool that their nodes are shown in."""
 
@@ -16,6 +18,7 @@ def played_model(model: str) -> str:
     return f"{PLAYED} {model}" if model else f"{PLAYED} GPU"
 
 
+@lru_cache(maxsize=1024)
 def is_played(model: str) -> bool:
     """Says whether GPUs of this model are played."""
     return _without_word(model) is not None
