@@ -113,7 +113,7 @@ class RunView:
             for line in fold(lines):
                 self._show(line)
         if self.view is not None and not CallState(self.view.state).terminal:
-            self.screen.status(self._status(self.view))
+            self.screen.status(self.status(self.view))
 
     def finish(self) -> None:
         """Shows what is left, takes the status line away, and tells how the call ended."""
@@ -123,7 +123,8 @@ class RunView:
             self._tell_stage(self._verdict, moved=True)
             self._verdict = None
 
-    def _status(self, view: CallView) -> str:
+    def status(self, view: CallView) -> str:
+        """Returns what stands in the line that is redrawn."""
         parts = [self._stage.words, text.duration(elapsed_ms(view, self.clock.wall_ms()))]
         if view.cost.gpu_ms:
             parts.append(text.money(view.cost.money, view.cost.currency))
