@@ -102,6 +102,15 @@ def test_an_idle_gang_makes_room_for_another_function() -> None:
     assert waits(found)["all"] == 0
 
 
+def test_a_job_that_gives_way_begins_anew_and_what_it_had_done_is_lost() -> None:
+    jobs = [job(0, 1000, 8, user="spot", preemptible=True), job(100, 50, 8, user="ana")]
+    found = play(jobs, from_words("1x8"), Asked())
+    assert found["jobs"] == {"submitted": 2, "started": 2, "ended": 2, "refused": 0, "stopped": 1}
+    assert found["lost_gpu_hours"] == pytest.approx(8 * 100 / 3600, abs=1e-5)
+    assert found["makespan_s"] == pytest.approx(1150, abs=2)
+    assert waits(found)["all"] == 0
+
+
 def test_a_fleet_of_more_nodes_shortens_the_waits() -> None:
     jobs = [job(at, 100, 8) for at in range(4)]
     small, large = from_words("1x8"), from_words("1x8").beside(from_words("3x8", prefix="more-"))

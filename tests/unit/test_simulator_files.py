@@ -44,8 +44,11 @@ def test_phillys_virtual_clusters_are_workspaces() -> None:
 
 
 def test_our_own_lines_are_read() -> None:
-    (job,) = jobs_of('{"at": 5, "duration": 2.5, "gpus": 8, "workspace": "w", "user": "ana", "gpu": "H100"}\n')
+    (job,) = jobs_of(
+        '{"at": 5, "duration": 2.5, "gpus": 8, "workspace": "w", "user": "ana", "gpu": "H100", "preemptible": true}\n'
+    )
     assert (job.at_ms, job.duration_ms, job.gpus, job.workspace, job.user, job.gpu) == (0, 2500, 8, "w", "ana", "H100")
+    assert (job.preemptible, job.priority) == (True, 0)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ class Job:
     cpus: float = 0
     memory_gb: float = 0
     one_node: bool = False
+    priority: int = 0
+    preemptible: bool = False
 
     @property
     def milli(self) -> int:
@@ -37,6 +39,8 @@ class Job:
         ranks = 1 if single else int(self.gpus)
         return FunctionSpec(
             name=f"{self.workspace}-{self.gpus:g}",
+            priority=self.priority,
+            preemptible=self.preemptible,
             module="trace",
             resources=Resources(gpus=self.gpus, gpu=self.gpu, cpus=self.cpus / ranks, memory_gb=self.memory_gb / ranks),
             launch="single" if single else "per_gpu",

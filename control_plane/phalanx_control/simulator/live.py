@@ -169,8 +169,10 @@ class LiveScheduler:
                 return
 
     def _ring(self, draft: Draft, gang_id: str) -> None:
-        """A gang is ready, or has idled for so long that it goes."""
+        """A gang is ready, or has idled for so long that it goes; without a gang a call may be tried again."""
         gang = draft.gang(gang_id)
+        if not gang_id:
+            self._want_pass()
         if gang is None:
             return
         if gang.state is GangState.RESERVED:
@@ -209,6 +211,9 @@ class LiveScheduler:
         keys = tuple(f"{gang_id}/{member.member.node_id}" for member in gang.members)
         draft.add(events.LinesFiled(keys=keys, sums=()))
         self._said += [Stopped(number_of(each)) for each in running]
+        for again in (draft.call(each) for each in held):
+            if again.not_before_ms > draft.now.log_ms:
+                self._alarm(again.not_before_ms, "")
         self._said.append(Freed(gang_id))
         self._idle_since.pop(gang_id, None)
         self._want_pass()
@@ -225,7 +230,7 @@ class LiveScheduler:
         return self._draft
 
     def _function_of(self, job: Job, owner: Owner, draft: Draft) -> str:
-        key = (job.workspace, job.gpus, job.gpu, job.cpus, job.memory_gb, job.one_node)
+        key = (job.workspace, job.gpus, job.gpu, job.cpus, job.memory_gb, job.one_node, job.priority, job.preemptible)
         known = self._function_ids.get(key)
         if known is None:
             spec = job.spec(fresh=self._options.warm_ms == 0)

@@ -22,7 +22,9 @@ _PHILLY = ("timestamp", "duration", "num_gpus", "cluster")
 _MIB_PER_GB = 10**9 / (1 << 20)
 _BETWEEN_MS = 1_000
 """Between the arrivals of jobs whose list has no times."""
-_KEYS = frozenset({"at", "duration", "gpus", "workspace", "user", "gpu", "cpus", "memory_gb", "one_node"})
+_KEYS = frozenset(
+    ("at", "duration", "gpus", "workspace", "user", "gpu", "cpus", "memory_gb", "one_node", "priority", "preemptible")
+)
 
 
 def read_jobs(text: str, *, name: str, shuffle: Shuffle) -> tuple[Job, ...]:
@@ -132,6 +134,8 @@ def _job(said: Mapping[str, Any], where: str) -> Job:
         cpus=numbers["cpus"],
         memory_gb=numbers["memory_gb"],
         one_node=bool(said.get("one_node")),
+        priority=int(_number(said, "priority", where)),
+        preemptible=bool(said.get("preemptible")),
     )
 
 
