@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phalanx.cli.commands.explain import of_call
 from phalanx.cli.equipment_text import explanation
+from phalanx.core.messages import ErrorInfo
+from phalanx.core.states import Cause
 from phalanx.core.topology.equipment import Equipment, RankEquipment, Variable, to_text
-from phalanx.core.views import GangExplanation, GangView, MemberExplanation
+from phalanx.core.views import CallView, GangExplanation, GangView, MemberExplanation
 
 HCA = Variable("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "the nearest to each rank")
 LEFT = Variable("NCCL_CROSS_NIC", "", "left to NCCL: rails are not known")
@@ -92,3 +95,12 @@ def test_what_is_not_known_says_why() -> None:
 def test_of_played_nodes_no_agent_is_asked_for_what_ranks_got() -> None:
     shown = lines(member(0, None), member(1, None), played=("n0", "n1"))
     assert shown == ["", "n0, ranks 0-3; n1, ranks 4-7: played: no ranks run there"]
+
+
+def test_the_error_of_a_call_has_its_type_and_its_rank() -> None:
+    error = ErrorInfo(type_name="ValueError", message="no data\nat all", rank=2, node_id="n1")
+    failed = CallView(call_id="c-1", state="failed", function="app.train", reason="no data", error=error)
+    assert of_call(failed) == [("call", "c-1  failed  app.train"), ("error", "rank 2 on n1: ValueError: no data")]
+    lost = replace(failed, error=ErrorInfo(cause=Cause.INFRASTRUCTURE))
+    assert of_call(lost)[1] == ("error", "infrastructure")
+    assert of_call(replace(failed, state="cancelled", error=ErrorInfo(), reason="cancelled by ana"))[1][0] == "reason"

@@ -82,6 +82,11 @@ def test_a_group_of_too_many_kinds_is_not_taken_for_what_is_told_of_it() -> None
         pytest.param(ErrorInfo(cause=Cause.TIMEOUT), "builtins.TimeoutError", id="timeout-by-its-base"),
         pytest.param(ErrorInfo(cause=Cause.OUT_OF_MEMORY, signal=9), "builtins.MemoryError", id="memory"),
         pytest.param(ErrorInfo(signal=11), "phalanx.core.errors.RankDiedError", id="died"),
+        pytest.param(
+            ErrorInfo(cause=Cause.INFRASTRUCTURE, type_name="GangStartError"),
+            "phalanx.core.errors.GangStartError",
+            id="never started",
+        ),
         pytest.param(ErrorInfo(exit_code=7), "phalanx.core.errors.RankDiedError", id="exited"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_member_that_cannot_prepare_returns_the_whole_gang_and_the_call_waits_
     assert not world.state.gangs
     call = world.call(call_id(1))
     assert (call.state, call.tries) == (CallState.QUEUED, {"infrastructure": 1})
-    assert "n2 could not prepare: disk full" in call.reason
+    assert "after GangStartError: n2 could not prepare: disk full" in call.reason
     assert all(line.credited for line in world.state.ledger.values())
 
 

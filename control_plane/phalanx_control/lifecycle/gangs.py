@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phalanx.core.errors import GangStartError
 from phalanx.core.messages import ErrorInfo, MemberEnded, MemberPrepared, MemberReady
 from phalanx.core.states import CallState, Cause, GangState, GpuState, NodeState
 from phalanx.core.topology.equipment import MAX_SHOWN_CHARS
@@ -34,7 +35,8 @@ def member_prepared(draft: Draft, node_id: str, message: MemberPrepared) -> None
     if gang.state not in _FORMING or member.prepared:
         return
     if message.error:
-        error = failures.infrastructure(f"{node_id} could not prepare: {message.error}", node_id=node_id)
+        said = f"{node_id} could not prepare: {message.error}"
+        error = replace(failures.infrastructure(said, node_id=node_id), type_name=GangStartError.__name__)
         drain(draft, gang.id, error.message, error=error)
         return
     draft.add(events.MemberWasPrepared(gang_id=gang.id, node_id=node_id, rendezvous=message.rendezvous))

@@ -21,6 +21,7 @@ _WHY: dict[type[PhalanxError], str] = {
     errors.GetTimeoutError: "the time limit of this command passed; the call itself goes on",
     errors.CallTimeoutError: "the function's own time limit passed",
     errors.CallCancelledError: "somebody cancelled the call",
+    errors.GangStartError: "no rank ran the function: its gang could not be made ready",
     errors.RankDiedError: "a rank's process ended before it returned",
     errors.SerializationError: "the value cannot travel to another process",
     errors.InvalidSpecError: "the request does not fit what is allowed",

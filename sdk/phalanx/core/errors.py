@@ -16,6 +16,7 @@ PhalanxError
     ├── RemoteError             user code raised; the user's own type is raised where it can be
     ├── RankDiedError           a rank ended by signal, exit or out-of-memory
     ├── CallTimeoutError        the function's own time limit               (also TimeoutError)
+    ├── GangStartError          its gang could not be made ready: no rank ran the function
     ├── GangHangError           nothing went on for its ``hang_timeout``   (also TimeoutError)
     ├── CallCancelledError
     ├── OutOfMemoryError        a limit or the machine's memory was reached (also MemoryError)
@@ -143,6 +144,10 @@ TIME_PASSED = "the call's time limit passed"
 
 class CallTimeoutError(CallError, TimeoutError):
     code = "CALL-TIMEOUT"
+
+
+class GangStartError(CallError):
+    code = "GANG-START"
 
 
 class GangHangError(CallError, TimeoutError):

@@ -27,7 +27,8 @@ _BY_CAUSE: dict[Cause, type[CallError]] = {
     Cause.CANCELLED: errors.CallCancelledError,
 }
 _BY_NAME: dict[str, type[CallError]] = {
-    cls.__name__: cls for cls in (errors.OutcomeUnknownError, errors.RankDiedError, *_BY_CAUSE.values())
+    cls.__name__: cls
+    for cls in (errors.OutcomeUnknownError, errors.RankDiedError, errors.GangStartError, *_BY_CAUSE.values())
 }
 _OF_THE_USER = (Cause.USER_EXCEPTION, Cause.OUT_OF_MEMORY)
 

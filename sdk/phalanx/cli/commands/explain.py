@@ -27,7 +27,7 @@ def explain(session: Session, what: str) -> None:
         screen.emit({"call": _call_facts(call), **_gang_facts(gang)})
         return
     if call is not None:
-        for name, value in _of_call(call):
+        for name, value in of_call(call):
             screen.data(f"{name:<6} {value}")
     if gang is not None:
         for name, value in _of_gang(gang):
@@ -64,14 +64,25 @@ def _played(client: Client, found: GangExplanation) -> frozenset[str]:
     )
 
 
-def _of_call(call: CallView) -> list[tuple[str, str]]:
+def of_call(call: CallView) -> list[tuple[str, str]]:
+    """Returns what is known of the call itself, by name."""
     state = CallState(call.state)
     rows = [("call", f"{call.call_id}  {call.state}  {call.function}")]
-    if call.reason:
+    if call.error and state.terminal:
+        rows.append(("error", _error(call)))
+    elif call.reason:
         rows.append(("waits" if state is CallState.QUEUED and not call.gang_id else "reason", call.reason))
     if call.webhook:
         rows.append(("tells", call.webhook))
     return rows
+
+
+def _error(call: CallView) -> str:
+    """The error with its type, and the rank that it comes from, where that is known."""
+    error = call.error
+    who = f"rank {error.rank}{f' on {error.node_id}' if error.node_id else ''}: " if error.rank >= 0 else ""
+    said = f"{error.type_name}: {error.message}" if error.type_name else error.message or error.cause.value
+    return f"{who}{said}".partition("\n")[0]
 
 
 def _of_gang(found: GangExplanation) -> list[tuple[str, str]]:
