@@ -210,3 +210,20 @@ def test_the_reservation_is_on_the_nodes_that_come_free_first() -> None:
     cell.world.end(cell.world.state.gangs[second.id])
     assert cell.run() == ["lab/bob"]
     assert cell.world.do(c.Schedule(raw_ids=())) == ()
+
+
+def test_every_sentence_is_made_anew_within_seconds_and_those_of_the_first_in_each_pass() -> None:
+    cell = Cell(8)
+    small = [cell.ask("lab/ana", 1, f"s{at}") for at in range(2)]
+    cell.ask("lab/ana", 6, "six")
+    cell.run()
+    waiting = [cell.ask("lab/bob", 8, f"big{at}") for at in range(5)]
+    cell.run()
+    assert all("has 0 free of 8" in cell.reason(call) for call in waiting)
+    cell.end(small[0])
+    cell.run()
+    assert all("has 1 free of 8" in cell.reason(call) for call in waiting[:2])
+    for _ in range(8):
+        cell.world.wait(1_000)
+        cell.run()
+    assert all("has 1 free of 8" in cell.reason(call) for call in waiting)

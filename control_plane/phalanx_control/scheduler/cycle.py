@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from zlib import crc32
 
 from phalanx.core.ids import new_gang_id
 from phalanx.core.messages import ErrorInfo
@@ -46,6 +47,9 @@ WINDOW = 400
 PER_LINE = 64
 """So many of each user and function."""
 PATIENCE_MS = 30_000
+LOOKED_AHEAD = 2
+"""For the first so many that cannot start, nodes may be reserved, and their sentences are made anew in each pass."""
+_SENTENCE_EVERY_S = 8
 ROOM_MADE = 16
 """For so many calls of a pass it is tried to make room."""
 
@@ -87,6 +91,7 @@ class _Pass:
         self._hopeless: set[Line] = set()
         """Those of which no later call need be looked at."""
         self._made = 0
+        self._unable = 0
         self._promised: frozenset[str] = frozenset()
         """Nodes on which gangs end for calls that stand before the others."""
         self._reserved: Reservation | None = None
@@ -257,7 +262,8 @@ class _Pass:
     def _make_room_or_explain(self, call: Call) -> str:
         need = self._need(call)
         barred = self._barred(call)
-        reason = why_it_waits(self._draft.state, need, self._rooms, kept=barred) if self._explains else ""
+        self._unable += 1
+        reason = self._reason(call, need, barred)
         leaving = self._leaving(call, need, barred)
         if leaving is None:
             self._reserve_nodes(call, need)
@@ -266,6 +272,15 @@ class _Pass:
             self._end_for(gang, call, need)
         self._promised |= leaving.nodes
         return reason
+
+    def _reason(self, call: Call, need: Need, barred: frozenset[str]) -> str:
+        """A sentence looks at the whole cell: the first calls' are made in each pass, the others' every few seconds."""
+        if not self._explains:
+            return ""
+        is_due = (crc32(call.id.encode()) + self._draft.now.log_ms // 1000) % _SENTENCE_EVERY_S == 0
+        if self._unable <= LOOKED_AHEAD or is_due or not call.reason.startswith("needs "):
+            return why_it_waits(self._draft.state, need, self._rooms, kept=barred)
+        return call.reason
 
     def _leaving(self, call: Call, need: Need, barred: frozenset[str]) -> Leaving | None:
         self._made += 1
@@ -312,7 +327,7 @@ class _Pass:
 
     def _reserve_nodes(self, call: Call, need: Need) -> None:
         """Only for the first that cannot start: more than one would leave nodes idle for too long."""
-        if self._reserved is not None:
+        if self._reserved is not None or self._unable > LOOKED_AHEAD:
             return
         found = reservation_for(self._before, need, self._rooms, self._draft.now.log_ms)
         waited_ms = self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
