@@ -28,7 +28,8 @@ PUBLISHED = {
     ("gpuspec33", "FGD"): 87.84,
 }
 """Percent allocated at 100 % asked for: means of ten seeds, from the expected results of FGD's repository."""
-FIRST_SEED = 42
+FIRST_SEED = 45
+"""Not those that the steps and the size of our mix were tried on, 42 to 44."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,7 @@ def pack(
 ) -> float:
     """Returns the share of GPUs that is held once so much of the capacity was asked for, in this order of arrival.
 
-    ``dice``: draws among equal nodes.
+    ``dice``: draws among equal nodes, and which GPU of the node.
     """
     nodes = Nodes(fleet)
     everything = np.arange(len(fleet.nodes))
@@ -217,7 +217,9 @@ def pack(
         if np.isfinite(best):
             equal = np.flatnonzero(mine.score == best)
             at = int(equal[0] if dice is None else dice.choice(equal))
-            nodes.take(at, _gpus(nodes, at, shape, int(mine.gpu[at])), shape)
+            fits = np.flatnonzero(nodes.free[at] >= job.milli)
+            gpu = int(mine.gpu[at] if dice is None or not len(fits) else dice.choice(fits))
+            nodes.take(at, _gpus(nodes, at, shape, gpu), shape)
             changes.append(at)
             held += job.milli
         arrived += job.milli

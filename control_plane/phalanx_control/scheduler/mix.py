@@ -18,7 +18,7 @@ from phalanx_control.scheduler.kinds import ANY_GPU, GpuKind
 from phalanx_control.scheduler.room import NodeRoom, Rooms, Size
 
 WHOLE = 1000
-_KINDS = 32
+_KINDS = 20
 _MIXES_KEPT = 64
 _NODES_KEPT = 65_536
 _EPSILON = 1e-9
