@@ -406,7 +406,7 @@ class Agent:
             port=self._settings.listen_port,
             former_port=_read_port(self._settings.state_dir / "data-port"),
             shells=self._settings.shells,
-            spool_of=self._logs.spool_of,
+            open_spool=self._logs.open_spool,
         )
 
     def _tools(self) -> Tools:

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,15 +191,18 @@ class LogKeeper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def spool_of(self, gang_id: str, call_id: str) -> tuple[Path, int] | None:
-        """Returns the gang's spool where it is still here, and where in it to look for the call; may be called from any
-        thread.
+    def open_spool(self, gang_id: str, call_id: str) -> tuple[int, int] | None:
+        """Returns a descriptor of the gang's spool where it is still here, and where in it to look for the call; may be
+        called from any thread.
         """
-        path = self._dir / gang_id / "spool.log"
-        if not gang_id or not path.exists():
+        if not gang_id:
+            return None
+        try:
+            fd = os.open(self._dir / gang_id / "spool.log", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
             return None
         uploader = self._uploaders.get(gang_id)
-        return path, uploader.starts_at(call_id) if uploader is not None else 0
+        return fd, uploader.starts_at(call_id) if uploader is not None else 0
 
     async def _keep(self, gang_id: str) -> None:
         gang_dir = self._dir / gang_id

@@ -10,7 +10,7 @@ import contextlib
 import heapq
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from phalanx.client import Client, is_terminal
@@ -27,6 +27,7 @@ from phalanx.workers import workers
 __all__ = ["CallLogs", "Chunk", "LogLine", "Tally", "read_logs"]
 
 _WAITING = (CallState.ACCEPTED, CallState.QUEUED)
+_AGAIN_S = 0.5
 _AHEAD = 1024
 """Chunks that are read ahead of a slow consumer; then the agents wait, and it costs nobody memory."""
 
@@ -77,37 +78,43 @@ class CallLogs:
             yield from self._seen(chunk)
 
     def chunks_live(self) -> Iterator[Chunk]:
-        """Yields bytes of one attempt after the other, each from all of its sources at once, until the call ended."""
+        """Yields bytes of one attempt after the other, each from all of its sources at once, until the call ended.
+
+        Where a reading breaks off, as while an agent restarts, it goes on at the same place.
+        """
+        broke_off = False
         while True:
-            view = self._next_attempt()
-            if view.fence > self._fence:
+            view = self._next_attempt(again=broke_off)
+            if view.fence > self._fence or broke_off:
                 self._fence = view.fence
                 for chunk in _at_once(self._readers(view.gang_id, follow=True)):
-                    yield from self._seen(chunk)
+                    too_early = chunk.last and not chunk.ends and not is_terminal(view)
+                    yield from self._seen(replace(chunk, end=None, last=False) if too_early else chunk)
+                broke_off = self.tally.ended < self.tally.sources
             if is_terminal(view):
                 return
+            if broke_off:
+                threading.Event().wait(_AGAIN_S)
 
-    def _next_attempt(self) -> CallView:
-        """Returns the call when it is at a gang, or over. A later attempt is waited for until it runs: from then on its
-        agent does not take it for the one before.
+    def _next_attempt(self, *, again: bool) -> CallView:
+        """Returns the call when it is at a gang, or over; ``again``: also at the same gang. A later attempt is waited
+        for until it runs: from then on its agent does not take it for the one before.
         """
         view = self.client.get_call(self.call_id)
         for view in self.client.watch(self.call_id):
-            new = view.fence > self._fence and view.state not in _WAITING
-            if is_terminal(view) or (new and (self._fence < 0 or view.state != CallState.ASSIGNED)):
+            if is_terminal(view):
+                break
+            begun = self._fence < 0 or view.state != CallState.ASSIGNED
+            if view.state not in _WAITING and (begun if view.fence > self._fence else again):
                 break
         return view
 
     def _readers(self, gang_id: str, *, follow: bool) -> list[Iterator[Chunk]]:
         """Returns one iterator for each gang and node that has some of the output."""
-        readers: list[Iterator[Chunk]] = []
-        stored: dict[tuple[str, str], list[str]] = {}
-        for source in self.client.log_sources(self.call_id):
-            if source.blob:
-                stored.setdefault((source.node_id, _gang_of(source.blob)), []).append(source.blob)
-            else:
-                readers.append(self._from_agent(source, gang_id, follow=follow))
-        readers += [self._from_store(*key, blobs) for key, blobs in stored.items()]
+        sources = self.client.log_sources(self.call_id)
+        readers = [self._from_node(each, gang_id, follow=follow) for each in sources if not each.blob]
+        stored = _stored(sources).items()
+        readers += [self._from_store(*key, blobs, self._place(*key).received) for key, blobs in stored]
         self.tally.sources, self.tally.ended = len(readers), 0
         return readers
 
@@ -126,10 +133,9 @@ class CallLogs:
 
     # ---- stored segments ----
 
-    def _from_store(self, node_id: str, gang_id: str, blobs: list[str]) -> Iterator[Chunk]:
-        """What an agent told of the same gang before is left out."""
-        place = self._place(node_id, gang_id)
-        bytes_left, ends_left, attempt, ended = place.received, place.ends, 1, False
+    def _from_store(self, node_id: str, gang_id: str, blobs: list[str], told: int) -> Iterator[Chunk]:
+        """What its agent told of the same gang before, ``told`` bytes, is left out."""
+        bytes_left, ends_left, attempt, ended = told, self._place(node_id, gang_id).ends, 1, False
         for record in self._records(blobs):
             chunk = _chunk(record, node_id, gang_id, attempt)
             attempt, ended = chunk.attempt, record.stream == END
@@ -155,8 +161,20 @@ class CallLogs:
 
     # ---- agents ----
 
+    def _from_node(self, source: LogSource, gang_id: str, *, follow: bool) -> Iterator[Chunk]:
+        """Its agent tells it, and what has just become a stored output, while this was on its way, comes from there."""
+        told, ended = self._place(source.node_id, gang_id).received, False
+        for chunk in self._from_agent(source, gang_id, follow=follow):
+            told, ended = told + len(chunk.data), chunk.end is not None
+            yield chunk
+        blobs = [] if ended else _stored(self.client.log_sources(self.call_id)).get((source.node_id, gang_id), [])
+        if blobs:
+            yield from self._from_store(source.node_id, gang_id, blobs, told)
+
     def _from_agent(self, source: LogSource, gang_id: str, *, follow: bool) -> Iterator[Chunk]:
-        """Ends where the agent is gone. The last chunk of one that is not holds no bytes, and says what was written."""
+        """Ends where the agent is gone, or the gang's spool is. Else the last chunk, without bytes, says what was
+        written.
+        """
         try:
             stream = open_stream(
                 unix_path=source.unix_path, data_address=source.data_address, fingerprint=source.fingerprint
@@ -228,6 +246,15 @@ def _reading(
         merged.put(None)
 
     return read
+
+
+def _stored(sources: Iterable[LogSource]) -> dict[tuple[str, str], list[str]]:
+    """Returns the names of stored segments, by node and gang."""
+    stored: dict[tuple[str, str], list[str]] = {}
+    for source in sources:
+        if source.blob:
+            stored.setdefault((source.node_id, _gang_of(source.blob)), []).append(source.blob)
+    return stored
 
 
 def _gang_of(blob: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,9 +186,14 @@ async def test_a_gang_that_is_over_is_stored_and_its_directory_removed(tmp_path:
     keeper = LogKeeper(tmp_path / "gangs", node_id="n0", put=blobs.put, clock=SystemClock())
     append(gang_dir, line("killed in mid-"))
     keeper.open("g-1")
-    assert keeper.spool_of("g-1", NAME) == (gang_dir / "spool.log", 0)
+    opened = keeper.open_spool("g-1", NAME)
+    assert opened is not None
+    fd, begins = opened
+    assert (os.pread(fd, 100, 0), begins) == (line("killed in mid-"), 0)
+    os.close(fd)
     keeper.finish("g-1")
     await wait_until_async(lambda: not gang_dir.exists(), "the gang's directory is gone")
+    assert keeper.open_spool("g-1", NAME) is None
     assert blobs.text(f"logs/{NAME}/n0/g-1.0") == "killed in mid-"
     await keeper.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,12 +51,16 @@ class TestPlane:
             host="127.0.0.1",
             port=0,
             shells=self.shells,
-            spool_of=lambda _gang, _call: (self.directory / "spool.log", 0),
+            open_spool=self._open_spool,
         )
         self.plane = DataPlane(settings, clock=SystemClock(), emit=self.events.append)
         context, self.fingerprint = make_certificate(self.directory)
         self.plane.start(context)
         self.plane.set_ticket_key(KEY)
+
+    def _open_spool(self, _gang: str, _call: str) -> tuple[int, int] | None:
+        path = self.directory / "spool.log"
+        return (os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0) if path.exists() else None
 
     def close(self) -> None:
         self.plane.stop()

@@ -38,11 +38,11 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class Follower:
-    """``ended_ns`` is when the call was first seen to be over."""
+    """``fd`` is the gang's spool, and closed at the end. ``ended_ns`` is when the call was first seen to be over."""
 
     reader: Reader
     request: bytes
-    spool: Path
+    fd: int
     call: bytes
     node_id: str
     offset: int
@@ -54,7 +54,6 @@ class Follower:
     at_end: bool = False
     ended_ns: int = 0
     done: bool = False
-    _fd: int = -1
 
     def step(self, now_ns: int) -> None:
         """Sends what is new; END when the call is over and everything was sent."""
@@ -79,9 +78,7 @@ class Follower:
 
     def _send_new(self) -> bool:
         """Returns whether that was all there is."""
-        if self._fd < 0:
-            self._fd = os.open(self.spool, os.O_RDONLY | os.O_CLOEXEC)
-        data = read_records(self._fd, self.offset)
+        data = read_records(self.fd, self.offset)
         start = self.offset
         for record, end in decode(data):
             self.offset = start + end
@@ -109,9 +106,9 @@ class Follower:
     def close(self) -> None:
         """Sends nothing more."""
         self.done = True
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def _end(self) -> None:
         self.close()

@@ -55,8 +55,8 @@ class PlaneSettings:
     """Leads of running gangs know the former agent's port: taking it again lets them come back."""
     shells: bool = True
     """People may open shells beside ranks."""
-    spool_of: Callable[[str, str], tuple[Path, int] | None]
-    """(gang id, call id) → the spool that holds the call's output, and where in it to begin to look."""
+    open_spool: Callable[[str, str], tuple[int, int] | None]
+    """(gang id, call id) → a descriptor of the spool that holds the call's output, and where in it to begin to look."""
 
 
 class DataPlane:
@@ -161,15 +161,15 @@ class DataPlane:
         call_id = str(frame.meta.get("call") or ticket.call_id)
         if call_id != ticket.call_id:
             raise AuthError(f"the ticket opens the output of {ticket.call_id}, not of {call_id}")
-        found = self._settings.spool_of(ticket.gang_id, call_id)
+        found = self._settings.open_spool(ticket.gang_id, call_id)
         if found is None:
             raise NotFoundError(f"node {self.node_id} holds no output of {call_id}")
-        spool, begins = found
+        fd, begins = found
         raw = id_raw(call_id)
         follower = Follower(
             reader=client,
             request=frame.id,
-            spool=spool,
+            fd=fd,
             call=raw,
             node_id=self.node_id,
             offset=max(begins, int(frame.meta.get("offset") or 0)),
