@@ -17,6 +17,7 @@ has weight 1, no guarantee and no limit.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,6 +31,8 @@ Path = tuple[str, ...]
 
 MAX_POLICY_CHARS = 262_144
 _HALF_LIFE_S = 86_400.0
+_LONGEST_S = 10 * 365 * 86_400.0
+_MOST = 1e9
 _MIN_RUNTIME_S = 60.0
 _OF_ALL = ("half_life", "min_runtime", "workspaces")
 _TERMS = ("weight", "gpus", "limit")
@@ -77,9 +80,10 @@ def policy_from_json(text: str) -> Policy:
     if not text:
         return Policy()
     try:
-        return policy_of(json.loads(text))
-    except ValueError as e:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as e:
         raise InvalidSpecError(f"the policy is no JSON: {e}") from e
+    return policy_of(data)
 
 
 def policy_of(data: object) -> Policy:
@@ -92,7 +96,7 @@ def policy_of(data: object) -> Policy:
         _read_workspace(name, value, accounts, teams)
     _check_sums(accounts)
     return Policy(
-        half_life_s=positive("half_life", _duration(top, "half_life", _HALF_LIFE_S)),
+        half_life_s=_half_life(positive("half_life", _duration(top, "half_life", _HALF_LIFE_S))),
         min_runtime_s=from_none("min_runtime", _duration(top, "min_runtime", _MIN_RUNTIME_S)),
         accounts=accounts,
         teams=teams,
@@ -133,8 +137,9 @@ def _users(where: str, value: object) -> Iterator[tuple[str, Account]]:
     """A list of names, or a table of names and their terms."""
     if isinstance(value, list):
         for user in cast("list[object]", value):
-            if not isinstance(user, str) or not user:
+            if not isinstance(user, str):
                 raise InvalidSpecError(f"{where}.users: {user!r} is no name")
+            _check_name(f"{where}.users", user)
             yield user, _UNNAMED
         return
     for user, given in _table(f"{where}.users", value).items():
@@ -152,9 +157,11 @@ def _account(where: str, table: Mapping[str, object]) -> Account:
 
 def _check_sums(accounts: Mapping[Path, Account]) -> None:
     """Nobody can guarantee more than is guaranteed to it."""
+    totals: Counter[Path] = Counter()
+    for inner, part in accounts.items():
+        totals[inner[:-1]] += part.gpus  # pyright: ignore[reportArgumentType]
     for path, account in accounts.items():
-        parts = [each for inner, each in accounts.items() if inner[:-1] == path]
-        total = sum(part.gpus for part in parts)
+        total = totals[path]
         if total > account.gpus and total:
             raise InvalidSpecError(
                 f"{shown(path)}: its parts are guaranteed {total:g} GPUs, itself gpus={account.gpus:g}: "
@@ -169,14 +176,24 @@ def _table(where: str, value: object, known: tuple[str, ...] = ()) -> Mapping[st
     for name in table:
         if known and name not in known:
             raise InvalidSpecError(f"{where} has an unknown key {name!r}: use {', '.join(known)}")
-        if not name or "/" in name or name.startswith("@"):
-            raise InvalidSpecError(f"{where} has a name {name!r}: give one without slashes that does not begin with @")
+        _check_name(where, name)
     return table
+
+
+def _check_name(where: str, name: str) -> None:
+    if not name or "/" in name or name.startswith("@") or not name.isprintable():
+        raise InvalidSpecError(f"{where} has a name {name!r}: give one without slashes that does not begin with @")
+
+
+def _half_life(value: float) -> float:
+    if not 1 <= value <= _LONGEST_S:
+        raise InvalidSpecError(f"half_life={value:g}: give 1 second to 10 years")
+    return value
 
 
 def _number(where: str, table: Mapping[str, object], name: str) -> float:
     value = table.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
         raise InvalidSpecError(f"{where}.{name}={value!r}: give a number from 0 on")
     return float(value)
 

@@ -53,6 +53,11 @@ def test_accounts_are_paths_and_everybody_has_one() -> None:
         ({"workspaces": {"a": {"gpus": 9, "limit": 8}}}, "gpus=9 are guaranteed, and limit=8 is less"),
         ({"workspaces": {"a": {"quota": 9}}}, "workspaces.a has an unknown key 'quota': use weight, gpus, limit"),
         ({"workspaces": {"a/b": {}}}, "a name 'a/b'"),
+        ({"workspaces": {"a\x1fb": {}}}, "a name 'a\\x1fb'"),
+        ({"workspaces": {"a": {"users": ["@x"]}}}, "workspaces.a.users has a name '@x'"),
+        ({"half_life": 1e306}, "half_life=1e+306: give 1 second to 10 years"),
+        ({"half_life": 0.5}, "half_life=0.5: give 1 second to 10 years"),
+        ({"workspaces": {"a": {"weight": 10**400}}}, "workspaces.a.weight=1000"),
         ({"workspaces": {"a": {"teams": {"t": {"gpus": 1}}}}}, "a: its parts are guaranteed 1 GPUs, itself gpus=0"),
         ({"workspaces": {"a": {"teams": {"t": {"users": [3]}}}}}, "workspaces.a.teams.t.users: 3 is no name"),
         (
@@ -76,3 +81,7 @@ def test_what_is_no_json_or_too_long_is_refused() -> None:
         policy_from_json("{")
     with pytest.raises(InvalidSpecError, match="give at most"):
         policy_from_json(" " * 300_000)
+    with pytest.raises(InvalidSpecError, match="the policy is no JSON"):
+        policy_from_json("[" * 100_000)
+    with pytest.raises(InvalidSpecError, match=r"^half_life=nan"):
+        policy_from_json('{"half_life": NaN}')

@@ -9,8 +9,12 @@ import pytest
 from phalanx.core import messages as m
 from phalanx.core.spec import Limits, Resources
 from phalanx.core.states import CallState, Cause, GangState, Outcome
+from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.reserve import reservation_for
+from phalanx_control.scheduler.room import rooms_of
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Gang
+from tests.support.builders import spec
 from tests.support.invariants import check_history, check_state
 from tests.support.pictures import check_picture
 from tests.unit.test_scheduler_accounts import Cell
@@ -179,7 +183,8 @@ def test_calls_that_end_in_time_pass_one_that_waits_and_others_do_not() -> None:
     assert cell.run() == []
     cell.ask("lab/eve", 1, "endless")
     cell.ask("lab/zoe", 1, "long", limits=Limits(timeout_s=700, grace_s=0))
-    cell.ask("lab/max", 1, "short", limits=Limits(timeout_s=500, grace_s=0))
+    cell.ask("lab/max", 1, "short", limits=Limits(timeout_s=500, grace_s=0, startup_timeout_s=20))
+    cell.ask("lab/kim", 1, "slow", limits=Limits(timeout_s=500, grace_s=0))
     assert cell.run() == ["lab/max"]
     assert cell.world.call(big).state is CallState.QUEUED
 
@@ -227,3 +232,114 @@ def test_every_sentence_is_made_anew_within_seconds_and_those_of_the_first_in_ea
         cell.world.wait(1_000)
         cell.run()
     assert all("has 1 free of 8" in cell.reason(call) for call in waiting)
+
+
+# ---- what went wrong once ----
+
+
+def test_no_more_gangs_end_while_the_first_are_on_their_way_out() -> None:
+    cell = Cell(8, policy={"workspaces": {"lab": {"limit": 4}}})
+    old_spot(cell, *[("lab/ana", 1)] * 4)
+    cell.ask("lab/bob", 1, "firm")
+    for _ in range(4):
+        cell.run()
+        cell.world.wait(1_000)
+    assert len(ending(cell)) == 1
+
+
+def test_what_still_ends_counts_against_a_limit() -> None:
+    cell = Cell(4, 4, policy={"workspaces": {"lab": {"limit": 4}}})
+    old_spot(cell, ("lab/ana", 4))
+    cell.ask("lab/bob", 4, "firm")
+    cell.ask("lab/ana", 1, "next", **SPOT)
+    cell.run()
+    assert sum(len(m.member.gpus) for g in cell.world.state.gangs.values() for m in g.members) == 4
+
+
+def test_nobody_is_ended_for_a_call_that_its_accounts_refuse_all_the_same() -> None:
+    cell = Cell(8, policy={"workspaces": {"lab": {"limit": 2}, "prod": {"gpus": 7}}})
+    old_spot(cell, ("lab/ana", 1))
+    cell.ask("lab/bob", 1, "first")
+    cell.run()
+    cell.ask("lab/bob", 1, "second")
+    cell.run()
+    assert ending(cell) == []
+
+
+def test_many_that_are_taken_from_together_do_not_take_it_back() -> None:
+    cell = Cell(8)
+    old_spot(cell, *[("lab/ana", 1)] * 8)
+    cell.ask("lab/bob", 8, "wide", **SPOT)
+    cell.run()
+    assert ending(cell) == [], "with all of them gone they would stand before it: they came first"
+
+
+def test_a_guarantee_is_not_undercut_by_taking_one_gang_after_the_other() -> None:
+    cell = Cell(8, policy={"workspaces": {"lab": {"gpus": 4}}})
+    old_spot(cell, *[("lab/ana", 1)] * 8)
+    cell.ask("zoo/zoe", 8, "wide", **SPOT)
+    cell.run()
+    assert ending(cell) == []
+
+
+def test_a_gang_that_takes_long_to_start_is_not_ended_for_a_later_call_of_its_user() -> None:
+    cell = Cell(1)
+    cell.ask("lab/ana", 1, "slow", **SPOT)
+    cell.world.schedule()
+    cell.world.wait(5 * MINUTE_MS)
+    cell.ask("lab/ana", 1, "later", **SPOT)
+    cell.world.schedule()
+    assert ending(cell) == []
+
+
+def test_a_user_whose_calls_are_all_refused_hides_nobody() -> None:
+    cell = Cell(8, policy={"workspaces": {"lab": {"users": {"ana": {"limit": 1}}, "weight": 100}}})
+    cell.ask("lab/ana", 1)
+    cell.run()
+    for at in range(10):
+        for _ in range(60):
+            cell.ask("lab/ana", 1, f"a{at}")
+    cell.ask("zoo/bob", 1)
+    assert cell.run() == ["zoo/bob"]
+
+
+def test_a_node_without_the_cores_is_not_what_a_call_waits_for() -> None:
+    cell = Cell(8, 8)
+    hold(cell, "lab/ana", 8, timeout_s=300)
+    limits = Limits(timeout_s=600, grace_s=0)
+    held = cell.ask("lab/bob", 8, "cores", resources=spec(gpus=8, cpus=7.5).resources, limits=limits)
+    cell.run()
+    cell.world.start(held)
+    cores = cell.ask("lab/eve", 0, "none", resources=spec(gpus=0, cpus=50.0).resources)
+    cell.run()
+    need = Need(spec=spec("big", gpus=8, cpus=2.5), workspace="lab")
+    found = reservation_for(cell.world.state, need, rooms_of(cell.world.state), cell.world.log_ms)
+    assert cell.gang_of(cores).lead != cell.gang_of(held).lead
+    assert found is not None
+    assert (found.nodes, found.is_known) == ({cell.gang_of(held).lead}, True)
+
+
+def test_a_call_behind_one_that_runs_is_not_counted_as_ending_in_time() -> None:
+    cell = Cell(8)
+    hold(cell, "lab/ana", 6, timeout_s=600)
+    short = Limits(timeout_s=550, grace_s=0, startup_timeout_s=10)
+    cell.ask("lab/bob", 8, "big")
+    cell.run()
+    first = cell.ask("lab/eve", 2, "short", limits=short)
+    assert cell.run() == ["lab/eve"]
+    cell.world.start(first)
+    second = cell.ask("lab/eve", 2, "short", limits=short)
+    cell.run()
+    assert cell.world.call(second).state is CallState.QUEUED
+
+
+@pytest.mark.parametrize("half_life", [1, 10 * 365 * 86_400])
+def test_the_shortest_and_the_longest_memory_add_up(half_life: float) -> None:
+    cell = Cell(2, policy={"half_life": half_life})
+    call = cell.ask("lab/ana", 1)
+    cell.run()
+    cell.world.wait(86_400_000)
+    cell.end(call)
+    cell.ask("lab/ana", 1, "g")
+    assert cell.run() == ["lab/ana"]
+    check_picture(cell.world.state)

@@ -9,7 +9,8 @@ go before its own, so that nobody takes back what was taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 from phalanx.core.errors import UnschedulableError
 from phalanx.core.spec import FunctionSpec
@@ -71,10 +72,6 @@ class Accounts:
         asked = asked_by(spec)
         self._add(path, asked, 0 if spec.preemptible else asked.gpus)
 
-    def give_back(self, gang: Gang, spec: FunctionSpec) -> None:
-        """A gang was told to end."""
-        self._take(gang, spec, -1)
-
     def limited(self, path: Path, asked: Amount) -> Path | None:
         """Returns the account, the innermost first, whose limit forbids that it has as much more; None: none does."""
         for inner in reversed(list(_inward(path))):
@@ -82,6 +79,11 @@ class Accounts:
             if limit and asked.gpus and self.held(inner).gpus + asked.gpus > limit:
                 return inner
         return None
+
+    def over(self, path: Path, asked: Amount) -> float:
+        """Returns by how much the account, or one above it, would be beyond its limit with so much more."""
+        limits = ((self.policy.account(inner).limit, self.held(inner).gpus) for inner in _inward(path))
+        return max((held + asked.gpus - limit for limit, held in limits if limit), default=0)
 
     def most_gpus(self, path: Path, spec: FunctionSpec) -> int | None:
         """Returns how many GPUs an elastic gang may have, for all of its accounts' limits and others' guarantees; None:
@@ -114,17 +116,21 @@ class Accounts:
             f"others, who lend it to preemptible functions only"
         )
 
-    def without(self, gang: Gang, spec: FunctionSpec, path: Path, wanted: FunctionSpec) -> tuple[Standing, Standing]:
-        """Returns how a call of the account, and the gang's own, would stand if the gang had ended and both waited."""
-        self._take(gang, spec, -1)
-        both = self.standing(path, wanted), self.standing(self.path(gang.owner), spec)
-        self._take(gang, spec, 1)
-        return both
+    @contextmanager
+    def without(self, leaving: Sequence[tuple[Gang, FunctionSpec]]) -> Generator[None]:
+        """Inside, the accounts stand as if these gangs had ended."""
+        for gang, spec in leaving:
+            self._take(gang, spec, -1)
+        try:
+            yield
+        finally:
+            for gang, spec in leaving:
+                self._take(gang, spec, 1)
 
-    def is_guaranteed(self, gang: Gang, spec: FunctionSpec) -> bool:
-        """Says whether its workspace would have less than its guarantee without the gang."""
-        workspace = self.path(gang.owner)[:1]
-        return self.held(workspace).gpus - held_by(gang, spec).gpus < self.policy.account(workspace).gpus
+    def is_undercut(self, owner: Owner) -> bool:
+        """Says whether the owner's workspace holds less than it is guaranteed."""
+        workspace = self.path(owner)[:1]
+        return self.held(workspace).gpus < self.policy.account(workspace).gpus
 
     def known(self) -> list[Path]:
         """Returns every account that is named, or holds or held something, outermost first."""

@@ -16,9 +16,9 @@ then to use its nodes; where it is not, they may until it has waited for 30 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from zlib import crc32
 
 from phalanx.core.ids import new_gang_id
@@ -33,7 +33,7 @@ from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.reserve import START_MS, Reservation, reservation_for
+from phalanx_control.scheduler.reserve import Reservation, reservation_for
 from phalanx_control.scheduler.room import Line
 from phalanx_control.scheduler.space import Leaving, fits_without, room_after
 from phalanx_control.scheduler.turns import in_turn
@@ -47,6 +47,7 @@ WINDOW = 400
 PER_LINE = 64
 """So many of each user and function."""
 PATIENCE_MS = 30_000
+_TOLD_THE_SAME = 8
 LOOKED_AHEAD = 2
 """For the first so many that cannot start, nodes may be reserved, and their sentences are made anew in each pass."""
 _SENTENCE_EVERY_S = 8
@@ -88,8 +89,10 @@ class _Pass:
         self._accounts = Accounts(draft.state, self._rooms, draft.now.log_ms)
         self._lines: dict[Line, _Gangs] = {}
         self._stuck: set[Line] = set()
-        self._hopeless: set[Line] = set()
-        """Those of which no later call need be looked at."""
+        self._hopeless: set[tuple[str, ...]] = set()
+        """Functions of tenants, or of one user, of which no later call need be looked at."""
+        self._passed_over: Counter[tuple[str, ...]] = Counter()
+        self._looked = 0
         self._made = 0
         self._unable = 0
         self._promised: frozenset[str] = frozenset()
@@ -99,8 +102,14 @@ class _Pass:
         self._suspects = self._verdicts.suspects
 
     def in_turn(self) -> Iterator[Call]:
-        """Yields the calls that this pass looks at."""
-        return islice(in_turn(self._draft.state, self._accounts, per_line=PER_LINE, hopeless=self._hopeless), WINDOW)
+        """Yields the calls that this pass looks at; those that are refused for what others of theirs are told do not
+        count.
+        """
+        for call in in_turn(self._draft.state, self._accounts, per_line=PER_LINE, hopeless=self._hopeless):
+            if self._looked >= WINDOW:
+                return
+            self._looked += 1
+            yield call
 
     def serve(self, call: Call) -> str:
         """Does what can be done for one call; returns why it still waits, or "" when it does not."""
@@ -120,6 +129,8 @@ class _Pass:
             return self._reserve(call, place)
         if self._may_wait_at_a_gang(call) and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
             return ""
+        if refused or behind:
+            self._pass_over(call)
         if refused:
             return refused
         if behind:
@@ -128,6 +139,16 @@ class _Pass:
         if not self._explains and self._need(call).spec.fresh:
             self._hopeless.add(line)
         return self._make_room_or_explain(call)
+
+    def _pass_over(self, call: Call) -> None:
+        """Its user's further calls to the function would be told the same: a few are, and none of them keeps others
+        from being looked at.
+        """
+        self._looked -= 1
+        user = (call.function_id, call.owner.workspace, call.owner.user)
+        self._passed_over[user] += 1
+        if self._passed_over[user] >= _TOLD_THE_SAME:
+            self._hopeless.add(user)
 
     # ---- 3 and 6: warm gangs ----
 
@@ -145,8 +166,9 @@ class _Pass:
 
     def _use_warm(self, call: Call, line: Line, *, at_most: int, avoid: frozenset[str] = frozenset()) -> bool:
         """Gives the call to a warm gang with at most ``at_most`` logged calls; the longest idle first."""
-        barred, warm = self._barred(call) | avoid, self._gangs(line).warm
+        warm = self._gangs(line).warm
         for held in range(at_most + 1):
+            barred = self._barred(call, behind=held > 0, starts_ms=0) | avoid
             fitting = (gang for gang in warm[held].values() if self._is_usable(gang, barred))
             gang = min(fitting, key=lambda g: (g.id not in self._idle_ms, g.fence), default=None)
             if gang is not None:
@@ -177,13 +199,17 @@ class _Pass:
         limited = self._accounts.limited(path, asked)
         if limited is None:
             return self._accounts.takes_guaranteed(path, spec)
-        self._let_own_go(limited, call)
+        if not self._accounts.takes_guaranteed(path, spec):
+            self._let_own_go(limited, call)
         return self._accounts.why_limited(limited, asked)
 
     def _let_own_go(self, path: Path, call: Call) -> None:
         """Ends idle gangs of an account that is at its limit, and such as give way to the call, if that is enough."""
-        need, limit = self._need(call), self._accounts.policy.account(path).limit
-        over = self._accounts.held(path).gpus + asked_by(need.spec).gpus - limit
+        need = self._need(call)
+        over = self._accounts.over(self._path(call), asked_by(need.spec))
+        over -= sum(held_by(gang, self._draft.spec(gang.function_id)).gpus for gang in self._leaving_of(path))
+        if over <= 0:
+            return  # those that end already are enough
         ending: list[Gang] = []
         for gang in self._own_to_go(path, call):
             if over <= 0:
@@ -191,11 +217,16 @@ class _Pass:
             over -= held_by(gang, self._draft.spec(gang.function_id)).gpus
             ending.append(gang)
         nodes = fits_without(need, self._rooms, ending, barred=self._barred(call)) if over <= 0 else None
-        if nodes is None:
+        if nodes is None or not self._all_give_way(ending, call):
             return
         for gang in ending:
             self._end_for(gang, call, need)
         self._promised |= nodes
+
+    def _leaving_of(self, path: Path) -> list[Gang]:
+        """Returns the account's gangs that have been told to end."""
+        known = (self._draft.state.gangs[gang_id] for gang_id in self._rooms.gangs)
+        return [gang for gang in known if gang.state is GangState.DRAINING and self._is_of(gang, path)]
 
     def _own_to_go(self, path: Path, call: Call) -> list[Gang]:
         """Returns gangs of the account in the order in which they go: the longest idle, then the least work lost."""
@@ -211,17 +242,20 @@ class _Pass:
     def _is_of(self, gang: Gang, path: Path) -> bool:
         return self._accounts.path(gang.owner)[: len(path)] == path
 
-    def _barred(self, call: Call) -> frozenset[str]:
-        """Returns the nodes that a call may not use: those that others, who stand before it, wait for."""
+    def _barred(self, call: Call, *, behind: bool = False, starts_ms: float | None = None) -> frozenset[str]:
+        """Returns the nodes that a call may not use: those that others, who stand before it, wait for. ``behind``
+        another one, nobody knows when it begins. ``starts_ms``: how long its gang takes to start; None: its limit.
+        """
         reserved = self._reserved
-        if reserved is None or self._ends_before(call, reserved.at_ms):
+        if reserved is None or (not behind and self._ends_before(call, reserved.at_ms, starts_ms)):
             return self._promised
         return self._promised | reserved.nodes
 
-    def _ends_before(self, call: Call, at_ms: float) -> bool:
+    def _ends_before(self, call: Call, at_ms: float, starts_ms: float | None) -> bool:
         limits = self._draft.spec(call.function_id).limits
-        now = self._draft.now.log_ms
-        return bool(call.timeout_ms) and now + START_MS + call.timeout_ms + limits.grace_s * 1000 <= at_ms
+        start_ms = limits.startup_timeout_s * 1000 if starts_ms is None else starts_ms
+        ends_ms = self._draft.now.log_ms + start_ms + call.timeout_ms + limits.grace_s * 1000
+        return bool(call.timeout_ms) and ends_ms <= at_ms
 
     def _place(self, call: Call) -> Place | None:
         need = self._need(call)
@@ -286,8 +320,28 @@ class _Pass:
         self._made += 1
         if self._made > ROOM_MADE:
             return None
-        victims = self._victims(call)
-        return room_after(self._draft.state, need, self._rooms, self._idle_ms, barred=barred, victims=victims)
+        state, victims = self._draft.state, self._victims(call)
+        found = room_after(state, need, self._rooms, self._idle_ms, barred=barred, victims=victims)
+        if found is None or self._all_give_way(found.gangs, call):
+            return found
+        return room_after(state, need, self._rooms, self._idle_ms, barred=barred)
+
+    def _all_give_way(self, leaving: Sequence[Gang], call: Call) -> bool:
+        """Says whether the call still stands before those that end for it when all of them have: else they, together,
+        would take back what was taken from each. Idle gangs have nobody to wait.
+        """
+        state, accounts = self._draft.state, self._accounts
+        busy = [(gang, self._draft.spec(gang.function_id)) for gang in leaving if gang.calls]
+        path, own_ms = self._path(call), standing_of(state, call)
+        with accounts.without(busy):
+            mine = accounts.standing(path, self._draft.spec(call.function_id)), own_ms
+            for gang, spec in busy:
+                theirs_ms = min(standing_of(state, self._draft.call(call_id)) for call_id in gang.calls)
+                theirs = accounts.standing(accounts.path(gang.owner), spec), theirs_ms
+                undercut = path[0] != gang.owner.workspace and accounts.is_undercut(gang.owner)
+                if undercut or theirs <= mine:
+                    return False
+        return True
 
     def _victims(self, call: Call) -> dict[str, float]:
         """Returns the gangs that must give way to the call, and the GPU milliseconds of work that end with each."""
@@ -295,21 +349,15 @@ class _Pass:
         found: dict[str, float] = {}
         for gang_id in self._rooms.preemptible:
             gang, theirs = state.gangs[gang_id], self._rooms.gangs[gang_id].spec
-            if gang.state in queries.STARTING | queries.WARM and self._gives_way(gang, theirs, call):
+            if gang.state in queries.WARM and self._gives_way(gang, theirs, call):
                 began = [state.calls[c].started_ms for c in gang.calls if state.calls[c].started_ms]
                 found[gang_id] = held_by(gang, theirs).gpus * (now - min(began, default=now))
         return found
 
     def _gives_way(self, gang: Gang, spec: FunctionSpec, call: Call) -> bool:
-        accounts, path = self._accounts, self._path(call)
-        if self._draft.now.log_ms - gang.created_ms < accounts.policy.min_runtime_s * 1000:
-            return False
-        if path[0] != gang.owner.workspace and accounts.is_guaranteed(gang, spec):
-            return False
-        mine, theirs = accounts.without(gang, spec, path, self._draft.spec(call.function_id))
-        its_calls = (standing_of(self._draft.state, self._draft.call(call_id)) for call_id in gang.calls)
-        own_ms, their_ms = standing_of(self._draft.state, call), min(its_calls, default=self._draft.now.log_ms)
-        return (mine, own_ms) < (theirs, their_ms)
+        """Says so of one gang alone."""
+        old_enough = self._draft.now.log_ms - gang.created_ms >= self._accounts.policy.min_runtime_s * 1000
+        return old_enough and bool(gang.calls) and spec.preemptible and self._all_give_way((gang,), call)
 
     def _end_for(self, gang: Gang, call: Call, need: Need) -> None:
         if gang.id in self._idle_ms and not gang.calls:
@@ -318,12 +366,10 @@ class _Pass:
         why = f"gave way to {need.spec.name} of {shown(self._path(call))}"
         error = ErrorInfo(cause=Cause.PREEMPTED, type_name="Preempted", message=why)
         gangs.drain(self._draft, gang.id, why, error=error)
-        self._accounts.give_back(gang, self._draft.spec(gang.function_id))
 
     def _let_go(self, gang: Gang, why: str) -> None:
         gangs.drain(self._draft, gang.id, why, calls_finish=True)
         self._idle_ms.pop(gang.id, None)
-        self._accounts.give_back(gang, self._draft.spec(gang.function_id))
 
     def _reserve_nodes(self, call: Call, need: Need) -> None:
         """Only for the first that cannot start: more than one would leave nodes idle for too long."""

@@ -18,13 +18,12 @@ from phalanx_control.scheduler.cell_fabric import Area, Spot
 from phalanx_control.scheduler.joined import pick_joined
 from phalanx_control.scheduler.nearest import can_pick
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
+from phalanx_control.scheduler.room import Held, NodeRoom, Rooms, empty_room
+from phalanx_control.state.amounts import Amount
 from phalanx_control.state.model import Gang, State
 
 NEVER_MS = math.inf
 _BEGIN_MS = 1_000
-START_MS = 10_000
-"""How long a gang takes to start, at most, where it is asked whether its call would end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Offer(NamedTuple):
     last: str = ""
 
 
+_NOTHING = Amount()
 _NEVER = Offer(NEVER_MS, -1)
 """Of a node that could not take a part if it were empty."""
 
@@ -104,23 +104,31 @@ def ends_ms(state: State, gang: Gang) -> float:
 
 
 def _offer(state: State, need: Need, room: NodeRoom, rooms: Rooms, count: int) -> Offer:
-    if not _could_hold(room, need, count):
+    if not could_hold(room, need, count):
         return _NEVER
     if not room.admits(need.spec):
         return _when_empty(state, room, rooms)
-    missing = _missing(need, room, count)
-    if missing <= 0:
+    missing, ranks = _missing(need, room, count), need.ranks_on_node(count)
+    freed = _NOTHING
+    if missing <= 0 and room.has_room_beside_gpus(need.spec, ranks, freed):
         return Offer(-NEVER_MS, 0)
     if not need.spec.resources.gpus:
         return Offer(NEVER_MS, room.gangs)
     gives = Counter(holder for gpu in room.matching(need.model) if gpu.usable for holder in gpu.holders)
-    known = (rooms.gangs[gang_id].gang for gang_id in gives)
-    ends = sorted((ends_ms(state, gang), gang.fence, gang.id) for gang in known)
+    known = (rooms.gangs[gang_id] for gang_id in gives)
+    ends = sorted((ends_ms(state, gang), gang.fence, gang.id) for gang, _ in known)
     for number, (at_ms, _, gang_id) in enumerate(ends, start=1):
         missing -= gives[gang_id]
-        if missing <= 0:
+        freed = freed.plus(_beside_gpus(rooms.gangs[gang_id], room))
+        if missing <= 0 and room.has_room_beside_gpus(need.spec, ranks, freed):
             return Offer(at_ms, number, gang_id)
-    return Offer(NEVER_MS, len(ends))
+    return Offer(NEVER_MS, room.gangs)
+
+
+def _beside_gpus(held: Held, room: NodeRoom) -> Amount:
+    """Returns the cores and the memory that a gang holds on a node."""
+    ranks = sum(each.member.ranks for each in held.gang.members if each.member.node_id == room.id)
+    return Amount(cpus=held.spec.resources.cpus * ranks, memory_gb=held.spec.resources.memory_gb * ranks)
 
 
 def _when_empty(state: State, room: NodeRoom, rooms: Rooms) -> Offer:
@@ -141,7 +149,7 @@ def _missing(need: Need, room: NodeRoom, count: int) -> int:
     return 1 - room.has_room_beside_gpus(need.spec, 1)
 
 
-def _could_hold(room: NodeRoom, need: Need, count: int) -> bool:
+def could_hold(room: NodeRoom, need: Need, count: int) -> bool:
     """Says whether the node could take a part of the gang once everything on it has ended."""
     res, ranks = need.spec.resources, need.ranks_on_node(count)
     joined = need.fabric == "nvlink"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from phalanx_control.scheduler.shares import Book
 
 _EPSILON = 1e-9
+_NOTHING = Amount()
 _COUNTS_KEPT = 65_536
 _CHANGES_KEPT = 100_000
 
@@ -168,12 +169,15 @@ class NodeRoom:
         """The gangs that hold GPUs of the node."""
         return frozenset(holder for gpu in self.gpus for holder in gpu.holders)
 
-    def has_room_beside_gpus(self, spec: FunctionSpec, ranks: int) -> bool:
-        """Says whether cores and memory suffice for ``ranks`` more; 0 in the inventory means unknown, not none."""
+    def has_room_beside_gpus(self, spec: FunctionSpec, ranks: int, freed: Amount = _NOTHING) -> bool:
+        """Says whether cores and memory suffice for ``ranks`` more, once ``freed`` is; 0 in the inventory means
+        unknown, not none.
+        """
         need = spec.resources
-        if self.node.info.cpus and need.cpus * ranks > self.cpus + _EPSILON:
+        if self.node.info.cpus and need.cpus * ranks > self.cpus + freed.cpus + _EPSILON:
             return False
-        if self.node.info.memory_bytes and need.memory_gb * 1e9 * ranks > self.memory_bytes + _EPSILON:
+        memory_gb = self.memory_bytes / 1e9 + freed.memory_gb
+        if self.node.info.memory_bytes and need.memory_gb * ranks > memory_gb + _EPSILON:
             return False
         return need.gpus > 0 or self.cpu_gangs < self.cpu_gangs_at_most
 
@@ -313,7 +317,8 @@ class Memory(NamedTuple):
     since_ms: int
 
 
-_NOTHING = Amount()
+_MOST_HALF_LIVES = 1000.0
+"""What comes after so many is far beyond what anybody remembers."""
 
 
 @dataclass(slots=True)
@@ -329,7 +334,7 @@ class Holding:
 
     def add(self, gang: Gang, spec: FunctionSpec, memory: Memory, *, sign: int) -> None:
         held = held_by(gang, spec)
-        began = 2.0 ** ((gang.created_ms - memory.since_ms) / memory.half_life_ms)
+        began = 2.0 ** min(_MOST_HALF_LIVES, (gang.created_ms - memory.since_ms) / memory.half_life_ms)
         self.amount = self.amount.plus(held, times=sign)
         self.begun = self.begun.plus(held, times=sign * began)
         self.firm_gpus += 0 if spec.preemptible else sign * held.gpus

@@ -13,6 +13,7 @@ from phalanx.core.states import GangState
 from phalanx_control.scheduler.cell_fabric import Area
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.reserve import could_hold
 from phalanx_control.scheduler.room import NodeRoom, Rooms
 from phalanx_control.state.model import Gang, State
 
@@ -181,6 +182,7 @@ def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
     for count in need.node_counts(len(rooms)):
         each = need.gpus // count
         open_rooms = (r for r in rooms.values() if r.open and r.id not in imagined.barred and need.takes(r.id))
+        open_rooms = (room for room in open_rooms if could_hold(room, need, count))
         offers = [offer for room in open_rooms if (offer := _offer(room, need, each, costs)) is not None]
         for area, of_area in _by_area(offers).items():
             if len(of_area) < count or (count > 1 and rank not in (None, area.rank)):

@@ -18,32 +18,32 @@ from phalanx_control.state.model import Call, State
 class _Line:
     """The calls of one user to one function."""
 
-    of: tuple[str, str]
+    of: tuple[str, str, str]
     path: Path
     spec: FunctionSpec
     rest: Iterator[ordered.Key]
 
 
 def in_turn(
-    state: State, accounts: Accounts, *, per_line: int, hopeless: Container[tuple[str, str]] = ()
+    state: State, accounts: Accounts, *, per_line: int, hopeless: Container[tuple[str, ...]] = ()
 ) -> Iterator[Call]:
     """Yields queued calls, whoever has the least standing first, at most ``per_line`` of each user and function.
 
-    What the accounts hold may grow meanwhile: each call is looked at again when it would be the next. Functions and
-    workspaces that have become ``hopeless`` are passed over from then on.
+    What the accounts hold may grow meanwhile: each call is looked at again when it would be the next. Functions of
+    workspaces, or of users there, that have become ``hopeless`` are passed over from then on.
     """
     heap: list[_Entry] = []
     for function_id, users in state.lines.items():
         function = state.functions[function_id]
         for user, tree in users.items():
             path = accounts.policy.path_of(function.owner.workspace, user)
-            of = (function_id, function.owner.workspace)
+            of = (function_id, function.owner.workspace, user)
             line = _Line(of, path, function.spec, islice(ordered.in_order(tree), per_line))
             heap += _head(line, accounts)
     heapq.heapify(heap)
     while heap:
         standing, key, line = heap[0]
-        if line.of in hopeless:
+        if line.of in hopeless or line.of[:2] in hopeless:
             heapq.heappop(heap)
             continue
         now = accounts.standing(line.path, line.spec)
