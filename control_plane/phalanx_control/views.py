@@ -7,13 +7,22 @@ from dataclasses import replace
 
 from phalanx.core.messages import Body, ErrorInfo, GangFacts, GpuInfo
 from phalanx.core.states import CallState, GpuState
-from phalanx.core.views import CallView, CostView, FunctionView, GangView, GpuView, NodeView, RankView
+from phalanx.core.views import (
+    AttemptView,
+    CallView,
+    CostView,
+    FunctionView,
+    GangView,
+    GpuView,
+    NodeView,
+    RankView,
+)
 from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.lifecycle.failures import user_tries
 from phalanx_control.metering.book import PriceBook
 from phalanx_control.metering.cost import busy_ms, cost_of_call
 from phalanx_control.state import blames, queries
-from phalanx_control.state.model import App, BodyRef, Call, FunctionStats, Gang, MemberState, Node, State
+from phalanx_control.state.model import App, BodyRef, Call, FunctionStats, Gang, MemberState, Node, Spent, State
 
 
 def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None = None) -> CallView:
@@ -56,6 +65,17 @@ def call_view(state: State, call: Call, facts: LiveFacts, book: PriceBook | None
         deadline_ms=call.submitted_wall_ms + call.deadline_ms - call.submitted_ms if call.deadline_ms else 0,
         idempotency_key=call.key,
         webhook=_webhook(call, archived=call.id not in state.calls),
+        earlier=tuple(_attempt(each) for each in call.spent),
+    )
+
+
+def _attempt(spent: Spent) -> AttemptView:
+    return AttemptView(
+        attempt=spent.attempt,
+        gang_id=spent.gang_id,
+        busy_ms=spent.busy_ms,
+        credited=spent.credited,
+        error=spent.error,
     )
 
 

@@ -20,7 +20,7 @@ from phalanx.core.remote_errors import replay_command
 from phalanx.core.stacks import Place, RankStack, alike, ranks_text
 from phalanx.core.states import CallState, Cause, GangState, GpuState, Phase
 from phalanx.core.steps import RankSteps, rows_from_json, slow_text
-from phalanx.core.views import CallView, GangView
+from phalanx.core.views import AttemptView, CallView, GangView
 from phalanx.logs import read_logs
 from phalanx.not_now import not_now
 from phalanx.ranks_now import ranks_now
@@ -63,6 +63,8 @@ class CallReport:
     function: str = ""
     state: str = ""
     attempt: int = 0
+    earlier: tuple[AttemptView, ...] = ()
+    """Attempts before the last one, of which the rest of the report is."""
     cause: str = ""
     type_name: str = ""
     message: str = ""
@@ -108,6 +110,7 @@ def call_report(client: Client, call_id: str) -> CallReport:
         function=view.function,
         state=view.state,
         attempt=view.attempt,
+        earlier=view.earlier,
         cause=error.cause.value,
         type_name=error.type_name,
         message=error.message,
@@ -252,6 +255,7 @@ def lines_of(report: CallReport) -> list[str]:
         ("call", f"{report.call_id}  {report.state}  {report.function}  attempt {report.attempt}"),
         ("error", f"{report.type_name or report.cause}: {report.message}"),
         ("culprit", who),
+        *((f"attempt {each.attempt}", str(each)) for each in report.earlier),
         ("gang", f"{report.gang_id}  on {', '.join(report.nodes)}" if report.gang_id else "none"),
         ("held", report.held.removeprefix("held ")),
         ("why there", report.placement),

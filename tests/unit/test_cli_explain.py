@@ -9,7 +9,7 @@ from phalanx.cli.equipment_text import explanation
 from phalanx.core.messages import ErrorInfo
 from phalanx.core.states import Cause
 from phalanx.core.topology.equipment import Equipment, RankEquipment, Variable, to_text
-from phalanx.core.views import CallView, GangExplanation, GangView, MemberExplanation
+from phalanx.core.views import AttemptView, CallView, GangExplanation, GangView, MemberExplanation
 
 HCA = Variable("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "the nearest to each rank")
 LEFT = Variable("NCCL_CROSS_NIC", "", "left to NCCL: rails are not known")
@@ -104,3 +104,9 @@ def test_the_error_of_a_call_has_its_type_and_its_rank() -> None:
     lost = replace(failed, error=ErrorInfo(cause=Cause.INFRASTRUCTURE))
     assert of_call(lost)[1] == ("error", "infrastructure")
     assert of_call(replace(failed, state="cancelled", error=ErrorInfo(), reason="cancelled by ana"))[1][0] == "reason"
+
+
+def test_a_call_tells_of_the_attempts_that_failed_before() -> None:
+    lost = AttemptView(attempt=1, gang_id="g-1", busy_ms=2_500, credited=True, error="RankDiedError: rank 2 exited 9")
+    call = CallView(call_id="c-1", function="f", state="queued", reason="retry 1 of 2 in 1.0 s", earlier=(lost,))
+    assert ("try 1", "RankDiedError: rank 2 exited 9 (ran 2.5 s on g-1, credited)") in of_call(call)

@@ -353,10 +353,10 @@ def test_causes_without_a_pickled_exception_map_to_our_tree(info: ErrorInfo, exp
     assert type(to_exception(info, call_id="c", attempt=1)) is expected
 
 
-def test_victims_are_named_beside_the_culprit() -> None:
+def test_other_ranks_errors_stand_beside_the_culprits() -> None:
     ranks = (RankFailure(rank=1, culprit=True), RankFailure(rank=0, type_name="RuntimeError", message="closed by peer"))
     got: Any = to_exception(ErrorInfo(type_name="E", message="x", rank=1, ranks=ranks), call_id="c", attempt=1)
-    assert "rank 0 (victim): RuntimeError: closed by peer" in got.__notes__[0]
+    assert "rank 0: RuntimeError: closed by peer" in got.__notes__[0]
 
 
 def test_what_user_code_raised_on_a_timeout_becomes_the_cause() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from phalanx.core import messages as m
-from phalanx.core.states import GpuState
+from phalanx.core.spec import Limits
+from phalanx.core.states import Cause, GpuState, Outcome
 from phalanx_control import views
 from phalanx_control.lifecycle.facts import LiveFacts
 from phalanx_control.metering.book import PriceBook, load_book
@@ -51,6 +52,19 @@ def test_ranks_become_ready_one_node_after_the_other() -> None:
         (2, "n2", 0, 7, "ready"),
         (3, "n2", 1, 8, "ready"),
     ]
+
+
+def test_a_call_that_runs_again_tells_of_the_attempts_before() -> None:
+    world = World(node_info("n1", gpus=1))
+    gang = world.ready_gang(world.register(spec(gpus=1, limits=Limits(retries=1)))).id
+    world.start(call_id(1))
+    error = m.ErrorInfo(cause=Cause.USER_EXCEPTION, type_name="m.Broken", message="no luck\nmore", rank=0)
+    world.finish(call_id(1), Outcome.FAILED, error=error, busy_ms=1_500)
+    view = views.call_view(world.state, world.call(call_id(1)), NO_FACTS)
+    (earlier,) = view.earlier
+    assert (view.state, view.busy_ms) == ("queued", 1_500)
+    assert (earlier.attempt, earlier.gang_id, earlier.credited) == (1, gang, False)
+    assert str(earlier) == f"m.Broken: no luck (ran 1.5 s on {gang})"
 
 
 def test_a_running_call_shows_its_step_and_its_cost_so_far() -> None:

@@ -121,6 +121,7 @@ def user_tries(call: Call) -> int:
 
 def _requeue(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str, busy_ms: int) -> None:
     wait_ms = _wait_ms(draft, call, error)
+    tells = draft.now.schema >= schemas.SPENT_SCHEMA
     draft.add(
         CallRequeued(
             call_id=call.id,
@@ -128,8 +129,9 @@ def _requeue(draft: Draft, call: Call, error: ErrorInfo, killed_gang: str, busy_
             reason=f"{_which(draft, call, error)} in {wait_ms / 1000:.1f} s after {summary(error)}",
             not_before_ms=draft.now.log_ms + wait_ms,
             killed_gang=killed_gang,
-            busy_ms=busy_ms if draft.now.schema >= schemas.SPENT_SCHEMA else 0,
-            credited=is_platforms(error) and draft.now.schema >= schemas.SPENT_SCHEMA,
+            busy_ms=busy_ms if tells else 0,
+            credited=is_platforms(error) and tells,
+            error=summary(error) if tells else "",
         )
     )
 

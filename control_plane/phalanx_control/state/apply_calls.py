@@ -76,8 +76,15 @@ def _call_requeued(state: State, event: events.CallRequeued, log_ms: int) -> Sta
     if event.cause:
         tries[event.cause] = tries.get(event.cause, 0) + 1
     spent = call.spent
-    if event.busy_ms:
-        spent = (*spent, Spent(gang_id=call.gang_id, busy_ms=event.busy_ms, credited=event.credited))
+    if event.busy_ms or event.error:
+        attempt = Spent(
+            gang_id=call.gang_id,
+            busy_ms=event.busy_ms,
+            credited=event.credited,
+            attempt=call.attempt,
+            error=event.error,
+        )
+        spent = (*spent, attempt)
     call = replace(
         call,
         state=CallState.QUEUED,

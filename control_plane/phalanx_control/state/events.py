@@ -173,6 +173,8 @@ class CallRequeued(Event, frozen=True, tag=True):
     busy_ms: int = 0
     """How long the attempt ran; ``credited``: that is not to be paid."""
     credited: bool = False
+    error: str = ""
+    """In one line, where the attempt failed."""
 
 
 class CallSucceeded(Event, frozen=True, tag=True):

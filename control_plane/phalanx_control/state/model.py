@@ -82,11 +82,13 @@ class Delivery(Record, frozen=True):
 
 
 class Spent(Record, frozen=True):
-    """A former attempt of a call: how long it ran, and that this is not to be paid."""
+    """A former attempt of a call: how long it ran, and that this is not to be paid; and how it failed, in one line."""
 
     gang_id: str
     busy_ms: int
     credited: bool = False
+    attempt: int = 0
+    error: str = ""
 
 
 class Call(Record, frozen=True):

@@ -54,7 +54,7 @@ def since(event: AnyEvent) -> int:
     """Returns the schema version that a reader of this event must know."""
     if isinstance(event, events.FunctionRegistered):
         return since_of_spec(event.function.spec)
-    if isinstance(event, events.CallRequeued) and (event.busy_ms or event.credited):
+    if isinstance(event, events.CallRequeued) and (event.busy_ms or event.credited or event.error):
         return SPENT_SCHEMA
     if isinstance(event, events.CallAccepted | events.CallRan) and event.call is not None:
         call = event.call

@@ -211,8 +211,22 @@ class RankView(_message.Message):
     state: str
     def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., gpu: _Optional[str] = ..., gpu_index: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
+class AttemptView(_message.Message):
+    __slots__ = ("attempt", "gang_id", "busy_ms", "credited", "error")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GANG_ID_FIELD_NUMBER: _ClassVar[int]
+    BUSY_MS_FIELD_NUMBER: _ClassVar[int]
+    CREDITED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    gang_id: str
+    busy_ms: int
+    credited: bool
+    error: str
+    def __init__(self, attempt: _Optional[int] = ..., gang_id: _Optional[str] = ..., busy_ms: _Optional[int] = ..., credited: bool = ..., error: _Optional[str] = ...) -> None: ...
+
 class CallView(_message.Message):
-    __slots__ = ("call_id", "function_id", "function", "workspace", "user", "state", "reason", "phase", "attempt", "fence", "gang_id", "gpus", "world_size", "direct", "placement", "submitted_ms", "started_ms", "ended_ms", "busy_ms", "ready_ranks", "step", "queue_position", "result", "error", "ranks", "cost", "parent", "retries", "retries_used", "deadline_ms", "idempotency_key", "webhook")
+    __slots__ = ("call_id", "function_id", "function", "workspace", "user", "state", "reason", "phase", "attempt", "fence", "gang_id", "gpus", "world_size", "direct", "placement", "submitted_ms", "started_ms", "ended_ms", "busy_ms", "ready_ranks", "step", "queue_position", "result", "error", "ranks", "cost", "parent", "retries", "retries_used", "deadline_ms", "idempotency_key", "webhook", "earlier")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +259,7 @@ class CallView(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     WEBHOOK_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     function_id: str
     function: str
@@ -277,7 +292,8 @@ class CallView(_message.Message):
     deadline_ms: int
     idempotency_key: str
     webhook: str
-    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ..., parent: _Optional[str] = ..., retries: _Optional[int] = ..., retries_used: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., webhook: _Optional[str] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[AttemptView]
+    def __init__(self, call_id: _Optional[str] = ..., function_id: _Optional[str] = ..., function: _Optional[str] = ..., workspace: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., fence: _Optional[int] = ..., gang_id: _Optional[str] = ..., gpus: _Optional[float] = ..., world_size: _Optional[int] = ..., direct: bool = ..., placement: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., busy_ms: _Optional[int] = ..., ready_ranks: _Optional[int] = ..., step: _Optional[int] = ..., queue_position: _Optional[int] = ..., result: _Optional[_Union[_common_pb2.Body, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., cost: _Optional[_Union[CostView, _Mapping]] = ..., parent: _Optional[str] = ..., retries: _Optional[int] = ..., retries_used: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., webhook: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[AttemptView, _Mapping]]] = ...) -> None: ...
 
 class CallInputRequest(_message.Message):
     __slots__ = ("call_id", "function_id")

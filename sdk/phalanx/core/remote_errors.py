@@ -138,7 +138,7 @@ def _note(info: ErrorInfo, call_id: str, attempt: int) -> str:
     lines = [f"call {call_id}, attempt {attempt}, {where}{node}"]
     if info.traceback:
         lines += ["remote traceback:", info.traceback.rstrip()]
-    lines += [_other(r, "victim" if info.rank >= 0 else "undetermined") for r in info.ranks if r.rank != info.rank]
+    lines += [_other(r) for r in info.ranks if r.rank != info.rank]
     if call_id and info.ranks:
         lines.append(f"what is known of its end: gpuctl report {call_id}")
     if call_id and info.cause in _OF_THE_USER:
@@ -146,8 +146,8 @@ def _note(info: ErrorInfo, call_id: str, attempt: int) -> str:
     return "\n".join(lines)
 
 
-def _other(failure: RankFailure, otherwise: str) -> str:
-    role = "culprit" if failure.culprit else otherwise
+def _other(failure: RankFailure) -> str:
+    role = " (culprit)" if failure.culprit else ""
     how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
     said = f"{failure.type_name}: {failure.message}".strip(": ")
-    return f"rank {failure.rank} ({role}): {said or how}"
+    return f"rank {failure.rank}{role}: {said or how}"

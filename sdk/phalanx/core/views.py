@@ -40,6 +40,21 @@ class RankView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """An attempt that failed, after which the call ran or waits again. ``credited``: it is not to be paid."""
+
+    attempt: int = 0
+    gang_id: str = ""
+    busy_ms: int = 0
+    credited: bool = False
+    error: str = ""
+
+    def __str__(self) -> str:
+        ran = f"ran {self.busy_ms / 1000:.1f} s on {self.gang_id}" if self.busy_ms else f"on {self.gang_id}"
+        return f"{self.error} ({ran}{', credited' if self.credited else ''})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallView:
     """One call. ``reason`` says why it waits, or why it ended as it did; times are wall milliseconds, 0 = not yet."""
 
@@ -79,6 +94,8 @@ class CallView:
     idempotency_key: str = ""
     webhook: str = ""
     """Whom its end is told, and how far that has come; empty: nobody."""
+    earlier: tuple[AttemptView, ...] = ()
+    """The attempts before the present or last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def of_call(call: CallView) -> list[tuple[str, str]]:
         rows.append(("error", _error(call)))
     elif call.reason:
         rows.append(("waits" if state is CallState.QUEUED and not call.gang_id else "reason", call.reason))
+    rows += [(f"try {each.attempt}", str(each)) for each in call.earlier]
     if call.webhook:
         rows.append(("tells", call.webhook))
     return rows
@@ -105,7 +106,7 @@ def _call_facts(call: CallView | None) -> dict[str, Any] | None:
     if call is None:
         return None
     names = ("call_id", "function", "state", "reason", "placement", "gang_id", "attempt", "queue_position", "webhook")
-    return {name: getattr(call, name) for name in names}
+    return {**{name: getattr(call, name) for name in names}, "earlier": call.earlier}
 
 
 def _gang_facts(found: GangExplanation | None) -> dict[str, Any]:

@@ -31,6 +31,8 @@ def ps(session: Session, everything: bool, state: str | None, function: str, lim
         screen.table(COLUMNS, [_row(call, now) for call in calls], empty=empty)
     if more:
         screen.note(f"these are the newest {limit}, and there are older ones: -n {min(MOST, 10 * limit)} shows more")
+    elif len(calls) == MOST:
+        screen.note(f"these are the newest {MOST}, the most that is listed at once: --state and --function narrow it")
 
 
 def _row(call: CallView, now_ms: int) -> tuple[str, ...]:

@@ -46,6 +46,11 @@ function Body({ call }: { call: CallView }) {
         {call.ended_ms > 0 && <Fact name="ended">{clock(call.ended_ms)}</Fact>}
         <Fact name="GPUs">{count(call.gpus)}, {count(call.world_size)} {call.world_size === 1 ? "rank" : "ranks"}</Fact>
         <Fact name="attempt">{call.attempt}, fence {call.fence}{call.direct && ", direct"}</Fact>
+        {call.earlier.map((each) => (
+          <Fact key={each.attempt} name={`attempt ${each.attempt}`}>
+            {each.error}, ran {duration(each.busy_ms)}{each.credited && ", credited"}
+          </Fact>
+        ))}
         {call.gang_id && <Fact name="gang"><span class="mono">{call.gang_id}</span></Fact>}
         {call.placement && <Fact name="placement">{call.placement}</Fact>}
       </dl>

@@ -175,6 +175,21 @@ export const noCostView: CostView = {
   subject: "",
 };
 
+export interface AttemptView {
+  readonly attempt: number;
+  readonly gang_id: string;
+  readonly busy_ms: number;
+  readonly credited: boolean;
+  readonly error: string;
+}
+export const noAttemptView: AttemptView = {
+  attempt: 0,
+  gang_id: "",
+  busy_ms: 0,
+  credited: false,
+  error: "",
+};
+
 export interface CallView {
   readonly call_id: string;
   readonly function_id: string;
@@ -208,6 +223,7 @@ export interface CallView {
   readonly deadline_ms: number;
   readonly idempotency_key: string;
   readonly webhook: string;
+  readonly earlier: readonly AttemptView[];
 }
 export const noCallView: CallView = {
   call_id: "",
@@ -242,6 +258,7 @@ export const noCallView: CallView = {
   deadline_ms: 0,
   idempotency_key: "",
   webhook: "",
+  earlier: [],
 };
 
 export interface GangView {
