@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from phalanx.client import Client
@@ -32,7 +32,9 @@ _FAILED = (CallState.FAILED, CallState.TIMED_OUT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """One rank when its gang ended. ``role``: culprit, victim, returned, or undetermined: nobody could be named."""
+    """One rank when its gang ended. ``role``: culprit; failed, of itself too; victim; returned; or undetermined: nobody
+    could be named.
+    """
 
     rank: int
     node_id: str = ""
@@ -45,6 +47,8 @@ class RankReport:
     out_of_memory: bool = False
     type_name: str = ""
     message: str = ""
+    own_error: bool = False
+    """No other rank's end explains it."""
     traceback: str = ""
     last_lines: tuple[str, ...] = ()
     stood: str = ""
@@ -223,9 +227,9 @@ def _ranks(view: CallView, parts: dict[str, dict[str, Any]], culprits: tuple[int
     for node, part in parts.items():
         for rank in part["ranks"]:
             values: dict[str, Any] = {
-                **rank,
+                **{name: value for name, value in rank.items() if name in _KNOWN},
                 "node_id": node,
-                "role": _role(int(rank["rank"]), culprits, rank["stood"]),
+                "role": _role(int(rank["rank"]), culprits, rank["stood"], own_error=bool(rank.get("own_error"))),
                 "last_lines": tuple(rank["last_lines"]),
                 "stack": tuple(Place(*place) for place in rank["stack"]),
             }
@@ -233,10 +237,16 @@ def _ranks(view: CallView, parts: dict[str, dict[str, Any]], culprits: tuple[int
     return tuple(found[rank] for rank in sorted(found))
 
 
-def _role(rank: int, culprits: tuple[int, ...], stood: str = "") -> str:
+_KNOWN = frozenset(each.name for each in fields(RankReport))
+"""A newer agent's report may hold more."""
+
+
+def _role(rank: int, culprits: tuple[int, ...], stood: str = "", *, own_error: bool = False) -> str:
     if rank not in culprits and stood.startswith("has returned"):
         return "returned"
-    return "culprit" if rank in culprits else "victim" if culprits else "undetermined"
+    if rank in culprits or not culprits:
+        return "culprit" if culprits else "undetermined"
+    return "failed" if own_error else "victim"
 
 
 def _health(client: Client, gpus: frozenset[str]) -> tuple[str, ...]:

@@ -130,6 +130,23 @@ def test_the_report_of_a_failed_gang_holds_every_nodes_part(cluster: Cluster, ho
     assert json.loads(gpuctl(cluster, "report", call.id, "--json").stdout)["culprits"] == [3]
 
 
+def fails_everywhere() -> None:
+    import phalanx as px
+
+    raise ValueError(f"of rank {px.current().rank}")
+
+
+def test_a_rank_that_failed_of_itself_too_is_nobodys_victim() -> None:
+    call = phalanx.gpu_function(gpus=2, retries=1)(fails_everywhere).spawn()
+    with pytest.raises(ValueError, match="of rank"):
+        call.get(timeout=60)
+    report = call.report()
+    assert sorted(r.role for r in report.ranks) == ["culprit", "failed"], str(report)
+    (earlier,) = report.earlier
+    assert (earlier.attempt, earlier.error.startswith("ValueError: of rank")) == (1, True)
+    assert "\nattempt 1  ValueError: of rank" in str(report)
+
+
 def test_a_call_that_did_not_fail_has_no_report() -> None:
     call = phalanx.gpu_function(gpus=1)(work_in_silence).spawn(0.1)
     assert call.get(timeout=60) == "done"

@@ -81,6 +81,7 @@ def _rank(
         "out_of_memory": death.out_of_memory if death else False,
         "type_name": failure.error.type_name if failure else "",
         "message": failure.error.message if failure else "",
+        "own_error": failure is not None and not failure.peer,
         "traceback": failure.error.traceback if failure else evidence.stacks.get(number, ""),
         "last_lines": spool.last_lines(number, limit_bytes=TAIL_BYTES).splitlines()[-LAST_LINES:],
         "stood": stands(state) if state is not None else "",
