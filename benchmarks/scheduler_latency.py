@@ -94,7 +94,7 @@ def measure(nodes: int, decisions: int, seed: int = 1, preset: str = "hgx_h100")
         at = dice.randrange(len(running))
         running[at], running[-1] = running[-1], running[at]
         scheduler.end(running.pop(), now_ms)
-        if len(scheduler.state.queue) < WAITING:
+        while len(scheduler.state.queue) < WAITING:
             arrive()
         before, cpu_before = time.perf_counter(), time.process_time()
         count = look()

@@ -7,6 +7,7 @@ from typing import Any
 from phalanx_control.scheduler.fit import candidates_for, find_place
 from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.scheduler.room import NodeRoom, Rooms, Usable, rooms_of
 from phalanx_control.state.model import State
 from tests.support.builders import spec
@@ -34,6 +35,7 @@ def check_picture(state: State) -> None:
     for need in _NEEDS:
         for count in need.node_counts(len(kept)):
             assert _offered(need, kept, count) == _offered(need, anew, count)
+        assert reservation_for(state, need, kept, state.log_ms) == reservation_for(state, need, anew, state.log_ms)
         assert find_place(need, kept) == find_place(need, anew)
     for need in _FRACTIONS:
         assert find_place(need, kept) == find_place(need, anew)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from phalanx.core import messages as m
+from phalanx_control.lifecycle.decide import decide
 from phalanx_control.scheduler.fleet import picture_of
 from phalanx_control.state import commands as c
 from tests.support.builders import EVE, World, node_info, spec
@@ -42,6 +45,31 @@ def test_a_decision_that_was_not_kept_leaves_no_trace() -> None:
     world.schedule()
     check_picture(world.state)
     check_picture(before)
+    check_picture(world.state)
+
+
+def test_a_decision_that_never_came_about_leaves_no_trace() -> None:
+    """Its entry was refused by the store: the state is the one before, and what comes next knows nothing of it."""
+    world = World(node_info("n1"))
+    spot = world.ready_gang(world.register(spec("spot", gpus=8, preemptible=True)))
+    world.start(spot.for_call)
+    world.wait(600_000)
+    check_picture(world.state)
+    world.submit(2, world.register(spec("firm", gpus=8)))
+    lost = decide(world.state, c.Schedule(raw_ids=world.raw_ids(), gang_idle_ms={}), world.now)
+    assert "GangDraining" in world.kinds(lost)
+    check_picture(world.state)
+    world.submit(3, world.register(spec("small", gpus=1)))
+    check_picture(world.state)
+
+
+def test_gangs_beyond_what_is_remembered_of_changes_are_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx_control.state.touched.KEPT", 4)
+    world = World(node_info("n1"), node_info("n2"))
+    f = world.register(spec(gpus=1))
+    picture_of(world.state)
+    for number in range(1, 9):
+        world.ready_gang(f, number)
     check_picture(world.state)
 
 

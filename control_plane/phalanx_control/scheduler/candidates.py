@@ -6,8 +6,8 @@ sum of its buckets.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Generator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -49,12 +49,12 @@ class Tally:
     area: Area
     nodes: int = 0
     held: int = 0
-    buckets: list[Bucket] = field(default_factory=list[Bucket])
+    buckets: dict[Spot, Bucket] = field(default_factory=dict[Spot, Bucket])
 
     def add(self, bucket: Bucket) -> None:
         self.nodes += len(bucket.nodes)
         self.held += bucket.held
-        self.buckets.append(bucket)
+        self.buckets[bucket.spot] = bucket
 
     def tightness(self, count: int) -> tuple[int, int]:
         """Orders by how many empty nodes a gang on ``count`` nodes opens, then by how many candidates it leaves."""
@@ -68,7 +68,10 @@ class Candidates:
         self._offer = offer
         self.levels = len(rooms.fabric.levels)
         self.buckets: dict[Spot, Bucket] = {}
-        self._by_free: defaultdict[int, dict[str, Candidate]] = defaultdict(dict)
+        self._by_level: list[dict[Area, Tally]] = [{} for _ in range(self.levels)]
+        self._by_free: dict[int, dict[Spot, list[Candidate]]] = {}
+        """Of each spot in order."""
+        self._count = 0
         for room in rooms.values():
             self._add(room)
         self._rooms = rooms
@@ -77,27 +80,43 @@ class Candidates:
         """A node was dropped that may be one again: good for one pass."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_free.values()))
+        return self._count
+
+    def __contains__(self, room: NodeRoom) -> bool:
+        bucket = self.buckets.get(room.spot)
+        return bucket is not None and room.id in bucket.nodes
+
+    def emptiest(self) -> Iterator[NodeRoom]:
+        """Yields the nodes, those with the most free GPUs first; of those the last one leads."""
+        for _, spots in sorted(self._by_free.items(), reverse=True):
+            yield from sorted((node.room for nodes in spots.values() for node in nodes), key=lambda room: -room.at)
 
     def names(self) -> set[str]:
         """Returns the names of the nodes."""
-        return {name for nodes in self._by_free.values() for name in nodes}
+        return {name for bucket in self.buckets.values() for name in bucket.nodes}
 
     def fullest(self) -> NodeRoom | None:
         """Returns the node with the fewest free GPUs, of those the one whose spot has the fewest candidates."""
-        least = min((free for free, nodes in self._by_free.items() if nodes), default=None)
-        if least is None:
+        if not self._by_free:
             return None
-        rooms = (node.room for node in self._by_free[least].values())
-        return min(rooms, key=lambda room: (len(self.buckets[room.spot].nodes), room.at))
+        spots = self._by_free[min(self._by_free)]
+        nodes = min(spots.items(), key=lambda each: (len(self.buckets[each[0]].nodes), each[1][0].room.at))[1]
+        return nodes[0].room
 
     def drop(self, room: NodeRoom) -> None:
         """Takes a node out, until something changes on it."""
         bucket = self.buckets.get(room.spot)
-        known = bucket.nodes.pop(room.id, None) if bucket is not None else None
-        if bucket is not None and known is not None:
-            bucket.held -= known.held
-            del self._by_free[known.free][room.id]
+        node = bucket.nodes.pop(room.id, None) if bucket is not None else None
+        if bucket is None or node is None:
+            return
+        self._tally(bucket, node, -1)
+        spots = self._by_free[node.free]
+        nodes = spots[bucket.spot]
+        del nodes[bisect_left(nodes, room.at, key=_at)]
+        if not nodes:
+            del spots[bucket.spot]
+        if not spots:
+            del self._by_free[node.free]
 
     @contextmanager
     def without(self, barred: frozenset[str]) -> Generator[None]:
@@ -112,15 +131,8 @@ class Candidates:
                 self._add(room)
 
     def by_level(self) -> list[dict[Area, Tally]]:
-        """Returns the areas that have candidates, by rank."""
-        levels: list[dict[Area, Tally]] = [{} for _ in range(self.levels)]
-        for spot, bucket in self.buckets.items():
-            for area in spot if bucket.nodes else ():
-                tally = levels[area.rank].get(area)
-                if tally is None:
-                    tally = levels[area.rank][area] = Tally(area)
-                tally.add(bucket)
-        return levels
+        """Returns the areas that have candidates, by rank, as they are for as long as nothing changes."""
+        return self._by_level
 
     def up_to_date(self) -> Self:
         """Looks again at the nodes on which something changed."""
@@ -142,6 +154,27 @@ class Candidates:
         bucket = self.buckets.get(room.spot)
         if bucket is None:
             bucket = self.buckets[room.spot] = Bucket(room.spot)
-        node = Candidate(room, free, room.gpu_gangs > 0)
-        bucket.nodes[room.id] = self._by_free[free][room.id] = node
-        bucket.held += node.held
+        node = bucket.nodes[room.id] = Candidate(room, free, room.gpu_gangs > 0)
+        self._tally(bucket, node, 1)
+        insort(self._by_free.setdefault(free, {}).setdefault(bucket.spot, []), node, key=_at)
+
+    def _tally(self, bucket: Bucket, node: Candidate, sign: int) -> None:
+        self._count += sign
+        bucket.held += sign * node.held
+        for area in bucket.spot:
+            level = self._by_level[area.rank]
+            tally = level.get(area)
+            if tally is None:
+                tally = level[area] = Tally(area)
+            tally.nodes += sign
+            tally.held += sign * node.held
+            if bucket.nodes:
+                tally.buckets[bucket.spot] = bucket
+            else:
+                tally.buckets.pop(bucket.spot, None)
+            if not tally.nodes:
+                del level[area]
+
+
+def _at(node: Candidate) -> int:
+    return node.room.at

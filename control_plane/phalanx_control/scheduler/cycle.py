@@ -225,8 +225,8 @@ class _Pass:
 
     def _leaving_of(self, path: Path) -> list[Gang]:
         """Returns the account's gangs that have been told to end."""
-        known = (self._draft.state.gangs[gang_id] for gang_id in self._rooms.gangs)
-        return [gang for gang in known if gang.state is GangState.DRAINING and self._is_of(gang, path)]
+        known = (self._draft.state.gangs[gang_id] for gang_id in self._rooms.draining)
+        return [gang for gang in known if self._is_of(gang, path)]
 
     def _own_to_go(self, path: Path, call: Call) -> list[Gang]:
         """Returns gangs of the account in the order in which they go: the longest idle, then the least work lost."""
@@ -366,9 +366,11 @@ class _Pass:
         why = f"gave way to {need.spec.name} of {shown(self._path(call))}"
         error = ErrorInfo(cause=Cause.PREEMPTED, type_name="Preempted", message=why)
         gangs.drain(self._draft, gang.id, why, error=error)
+        self._rooms.leaves(self._draft.state.gangs[gang.id])
 
     def _let_go(self, gang: Gang, why: str) -> None:
         gangs.drain(self._draft, gang.id, why, calls_finish=True)
+        self._rooms.leaves(self._draft.state.gangs[gang.id])
         self._idle_ms.pop(gang.id, None)
 
     def _reserve_nodes(self, call: Call, need: Need) -> None:

@@ -44,10 +44,10 @@ def choose_nodes(candidates: Candidates, count: int, *, only: int | None = None)
         able = [tally for tally in level.values() if tally.nodes >= count]
         if able:
             best = _tightest(able, count)
-            portions = _spread(best.buckets, count, _ranks_inside(candidates, best.area))
+            portions = _spread([*best.buckets.values()], count, _ranks_inside(candidates, best.area))
             return Choice(portions, best, any(t.nodes < best.nodes for t in able), tuple(missed))
         if level:
-            missed.append(max(level.values(), key=lambda tally: tally.nodes))
+            missed.append(min(level.values(), key=lambda tally: (-tally.nodes, tally.area.key)))
     return None
 
 
@@ -81,8 +81,8 @@ def _spread(buckets: Sequence[Bucket], count: int, ranks: tuple[int, ...]) -> tu
     for at, part in enumerate(known):
         if part.nodes >= count:
             last = _tightest([p for p in known[at:] if p.nodes >= count], count)
-            return (*portions, *_spread(last.buckets, count, ranks))
-        portions.append(_portion(part.buckets, part.nodes))
+            return (*portions, *_spread([*last.buckets.values()], count, ranks))
+        portions.append(_portion([*part.buckets.values()], part.nodes))
         count -= part.nodes
     return (*portions, *_spread(unknown, count, ranks)) if count else tuple(portions)
 

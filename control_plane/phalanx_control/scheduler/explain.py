@@ -8,7 +8,7 @@ from dataclasses import replace
 from phalanx.core.played import asks_for_played
 from phalanx.core.states import NodeState
 from phalanx_control.scheduler.candidates import Candidates
-from phalanx_control.scheduler.fit import candidates_for, find_place
+from phalanx_control.scheduler.fit import candidates_for, find_place, with_free_gpus
 from phalanx_control.scheduler.joined import pick_joined
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
@@ -24,20 +24,20 @@ _CLOSED_NAMED = 2
 def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
     """Returns the sentence for the oldest call of a function that fits nowhere now, ``kept`` nodes left out."""
     played = asks_for_played(need.model.model)
-    known = [room for room in rooms.values() if room.played == played]
+    usable = rooms.played[played]
+    shut = [room for room in rooms.shut if room.played == played]
     if need.node:
-        known = [room for room in known if need.takes(room.id)]
-    if need.node and not known:
+        usable, shut = ([room for room in some if need.takes(room.id)] for some in (usable, shut))
+    if need.node and not usable and not shut:
         return f"waits for node {need.node}"
-    if not known:
+    if not usable and not shut:
         return f"waits for a first {'played node: `gpuctl topo simulate` starts some' if played else 'node to join'}"
-    usable = [room for room in known if room.open]
     if not usable:
-        return f"no node takes work: {some_words([_closed(room) for room in known], _CLOSED_NAMED)}"
+        return f"no node takes work: {some_words([_closed(room) for room in shut], _CLOSED_NAMED)}"
     asks = asked_gpus(need) if need.gpus or need.share else _cpu_words(need)
     if kept and find_place(need, rooms) is not None:
         return f"needs {asks}, free only where nodes are kept for an older call"
-    instead = f"{_cordoned(need, known)}{_counterfactual(need, rooms, kept)}"
+    instead = f"{_cordoned(need, shut)}{_counterfactual(need, rooms, kept)}"
     if need.gpus:
         return f"{_whole(state, need, rooms, usable)}{instead}"
     return f"needs {asks}; none of {len(usable)} nodes has that free{instead}"
@@ -62,10 +62,10 @@ def _closed(room: NodeRoom) -> str:
     return f"{room.id} is {why or room.node.state.value}"
 
 
-def _cordoned(need: Need, known: list[NodeRoom]) -> str:
+def _cordoned(need: Need, shut: list[NodeRoom]) -> str:
     """Names the nodes that admins took out of use and that have what is asked for free; "" where there are none."""
-    shut = [r for r in known if r.node.cordon is not None and r.node.state is NodeState.READY]
-    able = [_closed(room) for room in shut if not need.gpus or room.count_free(need.model)]
+    taken = [r for r in shut if r.node.cordon is not None and r.node.state is NodeState.READY]
+    able = [_closed(room) for room in taken if not need.gpus or room.count_free(need.model)]
     return f"; {some_words(able, _CLOSED_NAMED)}" if able else ""
 
 
@@ -81,11 +81,15 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
         return f"{asks}; {_apart(candidates, rooms, need, fewest)}"
     if len(candidates):
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"
-        able = candidates.names()
-        usable = [room for room in usable if room.id not in able] or usable
-    kind = need.model
-    best = max(usable, key=lambda room: (room.count_free(kind), room.id))
+    best = _next_best(need, rooms, candidates) or usable[-1]
     return f"{asks}; {_nearest_miss(state, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
+
+
+def _next_best(need: Need, rooms: Rooms, candidates: Candidates) -> NodeRoom | None:
+    """Returns the node with the most free GPUs of those that cannot take a part, or else of all; None: none is free."""
+    known = with_free_gpus(need, rooms)
+    best = next((room for room in known.emptiest() if room not in candidates), None)
+    return best or next(known.emptiest(), None)
 
 
 def _fewest(need: Need, rooms: Rooms, nodes: int) -> int:
@@ -100,7 +104,7 @@ def _apart(candidates: Candidates, rooms: Rooms, need: Need, count: int) -> str:
     rank = rooms.fabric.rank_of(need.fabric)
     levels = candidates.by_level()
     found = levels[rank].values() if rank is not None and rank < len(levels) else ()
-    best = max(found, key=lambda tally: tally.nodes, default=None)
+    best = min(found, key=lambda tally: (-tally.nodes, tally.area.key), default=None)
     most = f"{best.area.words} has {best.nodes} of them" if best is not None else "no two of them are known to be"
     return f"{len(candidates)} nodes have {need.gpus // count} free, but not within one domain: {most}"
 

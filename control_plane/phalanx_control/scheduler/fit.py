@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from phalanx.core.messages import Member
+from phalanx.core.played import asks_for_played
 from phalanx_control.scheduler.alike import Part, Parts, pick_alike
-from phalanx_control.scheduler.candidates import Candidates
+from phalanx_control.scheduler.candidates import Candidates, Offer
 from phalanx_control.scheduler.domains import choose_nodes, most_together
 from phalanx_control.scheduler.elastic import sizes
 from phalanx_control.scheduler.joined import are_joined, pick_joined
@@ -101,9 +102,7 @@ def _on_some(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> Pl
 def candidates_for(need: Need, rooms: Rooms, count: int) -> Candidates:
     """Returns the nodes that can take one of ``count`` equal parts of the gang; the same ones while nothing changes."""
     each, ranks, spec = need.gpus // count, need.ranks_on_node(count), need.spec
-    beside = (spec.resources.cpus * ranks, spec.resources.memory_gb * ranks)
-    joined, isolation = need.fabric == "nvlink", spec.resources.isolation
-    key = (need.model, each, beside, need.node, joined, isolation)
+    key = need.part(count)
     found = rooms.candidates.get(key)
     if found is not None:
         return found.up_to_date()
@@ -112,10 +111,29 @@ def candidates_for(need: Need, rooms: Rooms, count: int) -> Candidates:
         free = room.count_free(need.model)
         if free < each or not room.open or not need.takes(room.id) or not room.admits(spec):
             return 0
-        if not (pick_joined(room, need.model, each) if joined else can_pick(room, need.model, each)):
+        if not (pick_joined(room, need.model, each) if key.joined else can_pick(room, need.model, each)):
             return 0
-        return free if beside == (0, 0) or room.has_room_beside_gpus(spec, ranks) else 0
+        return free if room.has_room_beside_gpus(spec, ranks) else 0
 
+    return _kept(rooms, key, offer)
+
+
+def with_free_gpus(need: Need, rooms: Rooms) -> Candidates:
+    """Returns the nodes that have any GPU free that would do, whatever else they lack."""
+    model, name = need.model, need.node
+    found = rooms.candidates.get((model, name))
+    if found is not None:
+        return found.up_to_date()
+    played = asks_for_played(model.model)
+
+    def offer(room: NodeRoom) -> int:
+        fits = room.open and room.played == played and need.takes(room.id)
+        return room.count_free(model) if fits else 0
+
+    return _kept(rooms, (model, name), offer)
+
+
+def _kept(rooms: Rooms, key: object, offer: Offer) -> Candidates:
     if len(rooms.candidates) >= _SIZES_KEPT:
         rooms.candidates.clear()
     found = rooms.candidates[key] = Candidates(rooms, offer)

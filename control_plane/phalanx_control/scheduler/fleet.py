@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from phalanx_control.scheduler.room import Rooms, rooms_of
 from phalanx_control.state.model import Gang, MemberState, Node, State
+from phalanx_control.state.touched import names_since
 
 _HALF_LIVES = 100
 """After so many the picture is made anew: what it adds up for the past stays exact."""
@@ -24,6 +25,7 @@ def picture_of(state: State) -> Rooms:
     rooms = _Kept.rooms
     if rooms is None or _is_another(state, rooms) or not _has_nodes_of(rooms, state):
         rooms = rooms_of(state)
+        rooms.unsure.clear()
     else:
         _bring_up_to_date(rooms, state)
     _Kept.rooms, _Kept.state = rooms, state
@@ -44,24 +46,27 @@ def _has_nodes_of(rooms: Rooms, state: State) -> bool:
 def _bring_up_to_date(rooms: Rooms, state: State) -> None:
     for key in [key for key, found in rooms.candidates.items() if found.guessed]:
         del rooms.candidates[key]
-    _gone(rooms, state)
     if state.nodes is not _Kept.state.nodes:
         for node_id, node in state.nodes.items():
             known = rooms[node_id].node
             if known is not node and not _is_same(known, node):
                 rooms.renew(node)
             rooms[node_id].node = node
-    for gang_id, gang in state.gangs.items():
-        known = rooms.gangs.get(gang_id)
-        if known is None:
-            rooms.put(gang, state.functions[gang.function_id].spec)
-        elif known.gang is not gang:
-            _look_again(rooms, known.gang, gang, state)
+    touched = names_since(state.touched, _Kept.state.touched)
+    for gang_id in {**rooms.gangs, **state.gangs} if touched is None else {*touched, *rooms.unsure}:
+        _bring_gang(rooms, state, gang_id)
+    rooms.unsure.clear()
 
 
-def _gone(rooms: Rooms, state: State) -> None:
-    for gang_id in [gang_id for gang_id in rooms.gangs if gang_id not in state.gangs]:
-        rooms.take_out(gang_id)
+def _bring_gang(rooms: Rooms, state: State, gang_id: str) -> None:
+    gang, known = state.gangs.get(gang_id), rooms.gangs.get(gang_id)
+    if gang is None:
+        if known is not None:
+            rooms.take_out(gang_id)
+    elif known is None:
+        rooms.put(gang, state.functions[gang.function_id].spec)
+    elif known.gang is not gang:
+        _look_again(rooms, known.gang, gang, state)
 
 
 def _is_same(known: Node, node: Node) -> bool:

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from phalanx.core.spec import FunctionSpec
 from phalanx_control.scheduler.kinds import GpuKind
+
+
+class Part(NamedTuple):
+    """What a node must have for one of a gang's equal parts: parts that need the same find the same nodes."""
+
+    model: GpuKind
+    gpus: int
+    share: float
+    tenant: str
+    """Whose gangs may be on the same GPU, where that is shared."""
+    cpus: float
+    memory_gb: float
+    joined: bool
+    isolation: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +91,29 @@ class Need:
         asked = self.spec.resources.gpus
         return asked if 0 < asked < 1 else 0
 
+    def part(self, nodes: int) -> Part:
+        """Returns what each of ``nodes`` nodes must have."""
+        res, ranks = self.spec.resources, self.ranks_on_node(nodes)
+        share = (self.share, self.workspace) if self.share else (0.0, "")
+        beside = (res.cpus * ranks, res.memory_gb * ranks)
+        return Part(self.model, self.gpus // nodes, *share, *beside, self.fabric == "nvlink", res.isolation, self.node)
+
     def node_counts(self, nodes: int) -> Iterator[int]:
         """Yields the numbers of nodes that the gang may be spread over, fewest first."""
-        wanted = self.nodes_instead or self.spec.resources.nodes
-        if self.spec.launch == "single" or not self.gpus or self.node:
+        gpus, wanted = self.gpus, self.nodes_instead or self.spec.resources.nodes
+        if self.spec.launch == "single" or not gpus or self.node:
             counts: Iterable[int] = (1,)
         else:
-            counts = (wanted,) if wanted else range(1, min(nodes, self.gpus) + 1)
-        return (n for n in counts if n <= nodes and (not self.gpus or self.gpus % n == 0))
+            counts = (wanted,) if wanted else _divisors(gpus)
+        return (n for n in counts if n <= nodes and (not gpus or gpus % n == 0))
 
     def ranks_on_node(self, nodes: int) -> int:
         """Returns how many ranks each of ``nodes`` nodes gets."""
         if self.spec.launch == "per_gpu":
             return max(1, self.gpus // nodes)
         return 1
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, number + 1) if number % n == 0)

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.core import played
 from phalanx.core.messages import GpuInfo
 from phalanx.core.spec import FunctionSpec
+from phalanx.core.states import GangState
 from phalanx.core.topology.names import natural_key
 from phalanx.policy import policy_from_json
-from phalanx_control.scheduler.cell_fabric import CellFabric, Spot, cell_fabric
+from phalanx_control.scheduler.cell_fabric import Area, CellFabric, Spot, cell_fabric
 from phalanx_control.scheduler.kinds import GpuKind
 from phalanx_control.state import queries
 from phalanx_control.state.amounts import Amount, held_by
@@ -25,6 +26,7 @@ CPU_GANGS_AT_LEAST = 8
 """CPU gangs that a node takes however few cores it has; otherwise two per core."""
 if TYPE_CHECKING:
     from phalanx_control.scheduler.candidates import Candidates
+    from phalanx_control.scheduler.reserve import Timetable
     from phalanx_control.scheduler.shares import Book
 
 _EPSILON = 1e-9
@@ -85,8 +87,6 @@ class NodeRoom:
     gpu_gangs: int = 0
     isolated: int = 0
     """Gangs that keep others off the node."""
-    offers: dict[object, Any] = field(default_factory=dict[object, Any])
-    """When it can take a part of a gang: see `reserve`. Forgotten when something changes on it."""
     could_hold: dict[object, bool] = field(default_factory=dict[object, bool])
     """Whether it could take a part of a gang once everything on it has ended, by what that needs."""
     _matching: dict[GpuKind, list[GpuRoom]] = field(default_factory=dict[GpuKind, list[GpuRoom]])
@@ -103,7 +103,6 @@ class NodeRoom:
         self._gpus = self._free = None
         self._matching.clear()
         self.could_hold.clear()
-        self.offers.clear()
 
     @property
     def gpus(self) -> list[GpuRoom]:
@@ -135,6 +134,11 @@ class NodeRoom:
             return _count_matching(self.node, model)
         return len(self.free(model))
 
+    def emptied(self) -> NodeRoom:
+        """Returns the node as it would be if everything on it had ended."""
+        info = self.node.info
+        return NodeRoom(self.node, self.id, self.at, self.spot, info.cpus, info.memory_bytes, self.open)
+
     def take(self, gang: Gang, member: MemberState, spec: FunctionSpec) -> None:
         """Writes a gang's part on this node into the picture."""
         for gpu in self._leased(member):
@@ -149,7 +153,6 @@ class NodeRoom:
 
     def _leased(self, member: MemberState) -> list[GpuRoom]:
         self._free = None
-        self.offers.clear()
         return [g for g in self.gpus if g.info.uuid in member.member.gpus]
 
     def _count(self, spec: FunctionSpec, ranks: int, *, sign: int) -> None:
@@ -205,6 +208,10 @@ class Rooms(dict[str, NodeRoom]):
         self.users: dict[User, Holding] = {}
         self.preemptible: dict[str, None] = {}
         """Ids of gangs that may be told to give way."""
+        self.draining: dict[str, None] = {}
+        """Ids of gangs that have been told to end."""
+        self.unsure: set[str] = set()
+        """Ids of gangs of which something was written that the next state may not say, should it not come about."""
         self.memory = Memory(policy_from_json(state.policy).half_life_s * 1000, state.log_ms)
         self.candidates: dict[object, Candidates] = {}
         """By what a part of a gang needs; made when first asked for, and brought up to date when asked for again."""
@@ -213,13 +220,33 @@ class Rooms(dict[str, NodeRoom]):
         """How many gangs there are of each size."""
         self.books: dict[object, Book] = {}
         """Offers of nodes for fractions, by what is asked; kept as the candidates are."""
+        self.timetables: dict[object, Timetable] = {}
+        """When nodes have room, by what a part of a gang needs; kept as the candidates are."""
         self.changes: list[str] = []
-        """Names of nodes on which something changed, in order."""
+        """Names of nodes on which something changed, in order; ``ends``: also those on which only the time changed at
+        which something ends.
+        """
+        self.ends: list[str] = []
 
     @cached_property
     def taking(self) -> list[NodeRoom]:
         """The nodes that take work, those whose GPUs are played too."""
         return [room for room in self.values() if room.open]
+
+    @cached_property
+    def nodes_in(self) -> Counter[Area]:
+        """How many of the cell's nodes stand in each area."""
+        return Counter(area for room in self.values() for area in room.spot)
+
+    @cached_property
+    def shut(self) -> list[NodeRoom]:
+        """The nodes that take none."""
+        return [room for room in self.values() if not room.open]
+
+    @cached_property
+    def played(self) -> tuple[list[NodeRoom], list[NodeRoom]]:
+        """Of those that take work: whose GPUs are real, and whose are played."""
+        return [room for room in self.taking if not room.played], [room for room in self.taking if room.played]
 
     def most_of(self, kind: GpuKind) -> int:
         """Returns how many GPUs that will do a node that takes work has at most, free or not."""
@@ -245,6 +272,9 @@ class Rooms(dict[str, NodeRoom]):
     def put(self, gang: Gang, spec: FunctionSpec) -> None:
         """Writes what a gang still holds into the picture."""
         self.gangs[gang.id] = Held(gang, spec)
+        self.unsure.add(gang.id)
+        if gang.state is GangState.DRAINING:
+            self.draining[gang.id] = None
         self.sizes[size_of(spec)] += 1
         self.lines[line_of(gang)].add(gang)
         if spec.preemptible:
@@ -260,6 +290,8 @@ class Rooms(dict[str, NodeRoom]):
     def take_out(self, gang_id: str) -> None:
         """Writes the picture as if the gang had ended."""
         gang, spec = self.gangs.pop(gang_id)
+        self.unsure.add(gang_id)
+        self.draining.pop(gang_id, None)
         self.sizes[size_of(spec)] -= 1
         self.lines[line_of(gang)].remove(gang)
         self.preemptible.pop(gang_id, None)
@@ -276,11 +308,20 @@ class Rooms(dict[str, NodeRoom]):
     def see(self, gang: Gang) -> None:
         """The gang's record is a newer one, which holds the same."""
         known = self.gangs[gang.id]
+        self.draining.pop(gang.id, None)
+        if gang.state is GangState.DRAINING:
+            self.draining[gang.id] = None
         self.gangs[gang.id] = known._replace(gang=gang)
         self.lines[line_of(gang)].remove(known.gang)
         self.lines[line_of(gang)].add(gang)
         for member in gang.members:
-            self[member.member.node_id].offers.clear()  # it may end at another time
+            self.ends.append(member.member.node_id)
+        self._forget_old_changes()
+
+    def leaves(self, gang: Gang) -> None:
+        """The gang is told to end."""
+        self.see(gang)
+        self.unsure.add(gang.id)
 
     def renew(self, node: Node) -> None:
         """The node is another than it was: what is on it stays on it."""
@@ -288,7 +329,7 @@ class Rooms(dict[str, NodeRoom]):
         for candidates in self.candidates.values():
             candidates.drop(room)
         room.become(node, self.fabric.spot(node))
-        for derived in ("largest", "total", "taking"):
+        for derived in ("largest", "total", "taking", "shut", "played", "nodes_in"):
             self.__dict__.pop(derived, None)
         self._most_of.clear()
         for gang, spec in self.gangs.values():
@@ -300,10 +341,16 @@ class Rooms(dict[str, NodeRoom]):
     def notice(self, room: NodeRoom) -> None:
         """Something changed on a node."""
         self.changes.append(room.id)
-        if len(self.changes) > _CHANGES_KEPT:
+        self.ends.append(room.id)
+        self._forget_old_changes()
+
+    def _forget_old_changes(self) -> None:
+        if len(self.ends) > _CHANGES_KEPT:
             self.changes.clear()
+            self.ends.clear()
             self.candidates.clear()
             self.books.clear()
+            self.timetables.clear()
 
 
 User = tuple[str, str]

@@ -13,7 +13,7 @@ from phalanx.core.states import GangState
 from phalanx_control.scheduler.cell_fabric import Area
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.reserve import could_hold
+from phalanx_control.scheduler.offers import could_hold
 from phalanx_control.scheduler.room import NodeRoom, Rooms
 from phalanx_control.state.model import Gang, State
 
@@ -47,7 +47,7 @@ def room_after(
     """
     imagined = _Imagined(need, rooms, barred)
     try:
-        imagined.end(g for g in state.gangs.values() if g.state is GangState.DRAINING)
+        imagined.end(state.gangs[gang_id] for gang_id in [*rooms.draining])
         place = imagined.place() if imagined.ended else None  # as it is, it was tried already
         if place is not None:
             return Leaving((), _nodes(place))

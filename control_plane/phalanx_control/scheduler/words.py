@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx_control.scheduler.candidates import Tally
-from phalanx_control.scheduler.cell_fabric import Area, level_words
+from phalanx_control.scheduler.cell_fabric import level_words
 from phalanx_control.scheduler.domains import Choice
 from phalanx_control.scheduler.kinds import ANY_GPU, GpuKind
 from phalanx_control.scheduler.nearest import Picked
@@ -63,17 +63,12 @@ def _nearness(rooms: Rooms, choice: Choice, count: int) -> str:
     if area is rooms.fabric.cell:
         return f", in no common domain{missed}" if choice.missed else ""
     how = "empty nodes elsewhere stay empty" if choice.tighter else "tightest that fits"
-    free = f"{count_nodes(choice.within.nodes)} free of {nodes_in(rooms, area)}"
+    free = f"{count_nodes(choice.within.nodes)} free of {rooms.nodes_in[area]}"
     return f", {'both' if count == 2 else 'all'} in {area.words} ({how}: {free}){missed}"
 
 
 def _missed(tally: Tally, count: int) -> str:
     return f"no {level_words(tally.area.level)} has {count} free, {tally.area.words} has {tally.nodes}"
-
-
-def nodes_in(rooms: Rooms, area: Area) -> int:
-    """Returns how many of the cell's nodes stand in an area."""
-    return sum(area in room.spot for room in rooms.values())
 
 
 def indices(gpus: Sequence[GpuRoom]) -> str:

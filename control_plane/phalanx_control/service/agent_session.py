@@ -19,6 +19,7 @@ from phalanx import wire
 from phalanx.core.errors import ConnectionFailedError, InvalidSpecError, PhalanxError
 from phalanx.core.messages import Ack, CallFinished, FromAgent, Hello, Report, ToAgent, Welcome
 from phalanx_control.blobs import BlobStore
+from phalanx_control.scheduler.nearest import learn
 from phalanx_control.service.bodies import split_finished
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.service.ticket_office import TicketOffice
@@ -68,6 +69,7 @@ class AgentSession:
         """Yields what the agent is told, until either side ends."""
         self._agent_epoch = hello.node.agent_epoch
         yield Welcome(ticket_key=self._tickets.key(self.node_id))
+        learn(hello.node.topology)
         self._controller.attach(self.node_id, self.send)
         workers: list[asyncio.Task[None]] = []
         try:

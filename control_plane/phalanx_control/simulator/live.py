@@ -16,6 +16,7 @@ from phalanx.core.states import CallState, GangState
 from phalanx_control.lifecycle import gangs
 from phalanx_control.lifecycle.draft import Draft
 from phalanx_control.scheduler import cycle
+from phalanx_control.scheduler.nearest import learn
 from phalanx_control.simulator.happenings import Began, Freed, Happening, Held, Part, Stopped
 from phalanx_control.simulator.jobs import Job
 from phalanx_control.simulator.machines import Fleet
@@ -260,6 +261,7 @@ def start_of(fleet: Fleet) -> State:
         draft.add(events.FabricSet(fabric=fleet.fabric))
     for node in fleet.nodes:
         draft.add(events.NodeJoined(info=node))
+        learn(node.topology)
     return draft.state
 
 

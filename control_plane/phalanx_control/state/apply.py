@@ -16,7 +16,9 @@ from phalanx.core.states import GangState, GpuState
 from phalanx.policy import policy_from_json
 from phalanx_control.state import apply_calls, events, queries, schemas
 from phalanx_control.state.amounts import held_by, with_ended
+from phalanx_control.state.apply_calls import put_gang
 from phalanx_control.state.model import FunctionStats, Gang, GpuMark, LedgerLine, MemberState, Node, State, Usage
+from phalanx_control.state.touched import touch
 
 _BLAMES_KEPT = 16
 """Of a node: more than it takes to be cordoned."""
@@ -129,16 +131,12 @@ def _gang_reserved(state: State, event: events.GangReserved, _: int) -> State:
     if call is not None:
         call = replace(call, made_gangs=(*call.made_gangs, gang.id))
         state = replace(state, calls=state.calls.set(call.id, call))
-    return replace(state, gangs=state.gangs.set(gang.id, gang), next_fence=max(state.next_fence, gang.fence + 1))
-
-
-def _put_gang(state: State, gang: Gang) -> State:
-    return replace(state, gangs=state.gangs.set(gang.id, gang))
+    return replace(put_gang(state, gang), next_fence=max(state.next_fence, gang.fence + 1))
 
 
 def _gang_moves(state: State, gang: Gang, to: GangState, log_ms: int) -> State:
     since_ms = gang.state_since_ms if gang.state is to else log_ms
-    return _put_gang(state, replace(gang, state=to, state_since_ms=since_ms))
+    return put_gang(state, replace(gang, state=to, state_since_ms=since_ms))
 
 
 def _with_member(gang: Gang, node_id: str, change: Callable[[MemberState], MemberState]) -> Gang:
@@ -160,12 +158,12 @@ def _member_was_ready(state: State, event: events.MemberWasReady, _: int) -> Sta
     gang = _with_member(
         state.gangs[event.gang_id], event.node_id, lambda m: replace(m, ready=True, pids=tuple(event.pids))
     )
-    return _put_gang(state, replace(gang, backend=event.backend or gang.backend))
+    return put_gang(state, replace(gang, backend=event.backend or gang.backend))
 
 
 def _ranks_equipped(state: State, event: events.RanksEquipped, _: int) -> State:
     gang = state.gangs[event.gang_id]
-    return _put_gang(state, _with_member(gang, event.node_id, lambda m: replace(m, equipment=event.equipment)))
+    return put_gang(state, _with_member(gang, event.node_id, lambda m: replace(m, equipment=event.equipment)))
 
 
 def _gang_ready(state: State, event: events.GangReady, log_ms: int) -> State:
@@ -206,8 +204,9 @@ def _count_usage(state: State, gang: Gang, log_ms: int) -> State:
 
 def _keep_or_forget(state: State, gang: Gang) -> State:
     over = gang.state.terminal and all(m.ended for m in gang.members)
-    gangs = state.gangs.delete(gang.id) if over else state.gangs.set(gang.id, gang)
-    return replace(state, gangs=gangs)
+    if not over:
+        return put_gang(state, gang)
+    return replace(state, gangs=state.gangs.delete(gang.id), touched=touch(state.touched, gang.id))
 
 
 # ---- meter ----

@@ -12,7 +12,8 @@ from phalanx.core.states import CallState, GangState
 from phalanx.core.webhooks import receiver_of
 from phalanx_control.state import events, ordered, untold
 from phalanx_control.state.amounts import standing_of
-from phalanx_control.state.model import Call, Delivery, FunctionStats, Spent, State, WebhookKey
+from phalanx_control.state.model import Call, Delivery, FunctionStats, Gang, Spent, State, WebhookKey
+from phalanx_control.state.touched import touch
 
 
 def _call_accepted(state: State, event: events.CallAccepted, _: int) -> State:
@@ -281,7 +282,7 @@ def _join_gang(state: State, gang_id: str, call_id: str, log_ms: int) -> State:
         state=GangState.BUSY if busy else gang.state,
         state_since_ms=log_ms if busy else gang.state_since_ms,
     )
-    return replace(state, gangs=state.gangs.set(gang_id, gang))
+    return put_gang(state, gang)
 
 
 def _leave_gang(state: State, call: Call, log_ms: int) -> State:
@@ -297,7 +298,12 @@ def _leave_gang(state: State, call: Call, log_ms: int) -> State:
         state=GangState.READY if idle else gang.state,
         state_since_ms=log_ms if idle else gang.state_since_ms,
     )
-    return replace(state, gangs=state.gangs.set(gang.id, gang))
+    return put_gang(state, gang)
+
+
+def put_gang(state: State, gang: Gang) -> State:
+    """Writes a gang's record, new or changed."""
+    return replace(state, gangs=state.gangs.set(gang.id, gang), touched=touch(state.touched, gang.id))
 
 
 def _count_logged(state: State, call: Call) -> State:

@@ -16,6 +16,7 @@ from phalanx.core.spec import FunctionSpec, Retrying
 from phalanx.core.states import CallState, GangState, GpuState, NodeState
 from phalanx.core.webhooks import receiver_of
 from phalanx_control.state.ordered import Tree, build
+from phalanx_control.state.touched import Touched
 from phalanx_control.state.untold import Untold
 from phalanx_control.state.untold import build as build_untold
 
@@ -391,6 +392,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By workspace; none: version 0."""
     untold: Untold = Untold()
     """Derived from ``calls``: those whose end is to be told, by receiver."""
+    touched: Touched = Touched()
+    """Derived from the events: the gangs whose records changed lately."""
 
 
 def to_jsonable(state: State) -> dict[str, Any]:
@@ -407,7 +410,7 @@ def to_jsonable(state: State) -> dict[str, Any]:
     return out
 
 
-_DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line", "untold"})
+_DERIVED = frozenset({"lines", "lease_nodes", "children", "keys_line", "deadlines", "ended_line", "untold", "touched"})
 _LATER = frozenset({"fabric", "keys", "webhook_keys", "policy", "usage", "blames"})
 """Left out while empty: readers of the schema versions before do not know them."""
 _MAPS: dict[str, Any] = {

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, cast
 
 from phalanx.core.topology.errors import UnreadableTopologyError
@@ -19,6 +20,7 @@ _MAX_CHARS = 16 << 20
 _NVL_DOMAIN = re.compile(r'"nvl_domain": ?("(?:[^"\\]|\\.)*")')
 _ANSWER = re.compile(r'\s*\{"node": ?"[^"\\]*", ?"topology": ?(\{.*\})\}\s*', re.DOTALL)
 _MAX_WHOLE = 1 << 63
+_LINKS_KEPT = 4096
 _Reader = Callable[[object, str], Any]
 """Takes a JSON value and its path, as ``gpus[2].numa``."""
 
@@ -77,10 +79,10 @@ def topology_hash(topology: NodeTopology) -> str:
     seen = {
         "gpus": [_seen(gpu, {"uuid", "pci", "cpus", "reason", "mig"}) for gpu in topology.gpus],
         "mig": [[device.profile for device in gpu.mig] for gpu in topology.gpus],
-        "links": [[_plain(_as_chosen_by(link)) for link in row] for row in topology.links],
+        "links": [[_as_chosen_by(link) for link in row] for row in topology.links],
         "nics": [_seen(nic, {"name", "interface", "pci", "bond", "guid"}) for nic in topology.nics],
         "bonds": [len(nic.bond) for nic in topology.nics],
-        "nic_links": [[_plain(link) for link in row] for row in topology.nic_links],
+        "nic_links": [[_link(link) for link in row] for row in topology.nic_links],
         "partitions": sorted(sorted(places.get(uuid, -1) for uuid in each) for each in topology.partitions),
         "pcie_gen": topology.pcie_gen,
         "socket_gbyte_s": topology.socket_gbyte_s,
@@ -89,8 +91,14 @@ def topology_hash(topology: NodeTopology) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _as_chosen_by(link: Link) -> Link:
-    return replace(link, measured_gbyte_s=None, copies=None if link.copies else link.copies)
+@lru_cache(maxsize=_LINKS_KEPT)
+def _as_chosen_by(link: Link) -> dict[str, Any]:
+    return _plain(replace(link, measured_gbyte_s=None, copies=None if link.copies else link.copies))
+
+
+@lru_cache(maxsize=_LINKS_KEPT)
+def _link(link: Link | NicLink) -> dict[str, Any]:
+    return _plain(link)
 
 
 def _seen(part: Gpu | Nic, names: set[str]) -> dict[str, object]:
