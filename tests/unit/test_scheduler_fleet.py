@@ -51,7 +51,7 @@ def test_a_decision_that_was_not_kept_leaves_no_trace() -> None:
 def test_a_decision_that_never_came_about_leaves_no_trace() -> None:
     """Its entry was refused by the store: the state is the one before, and what comes next knows nothing of it."""
     world = World(node_info("n1"))
-    spot = world.ready_gang(world.register(spec("spot", gpus=8, preemptible=True)))
+    spot = world.ready_gang(world.register(replace(spec("spot", gpus=8), preemptible=True)))
     world.start(spot.for_call)
     world.wait(600_000)
     check_picture(world.state)
