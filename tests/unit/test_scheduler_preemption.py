@@ -13,7 +13,7 @@ from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.scheduler.room import rooms_of
 from phalanx_control.state import commands as c
-from phalanx_control.state.model import Gang
+from phalanx_control.state.model import Gang, Owner
 from tests.support.builders import spec
 from tests.support.invariants import check_history, check_state
 from tests.support.pictures import check_picture
@@ -215,6 +215,54 @@ def test_the_reservation_is_on_the_nodes_that_come_free_first() -> None:
     cell.world.end(cell.world.state.gangs[second.id])
     assert cell.run() == ["lab/bob"]
     assert cell.world.do(c.Schedule(raw_ids=())) == ()
+
+
+def test_what_the_first_leaves_of_its_nodes_others_may_have_however_long_they_run() -> None:
+    cell = Cell(8)
+    hold(cell, "lab/ana", 6, timeout_s=600)
+    big = cell.ask("lab/bob", 7, "big")
+    cell.ask("lab/eve", 1, "endless")
+    cell.ask("lab/zoe", 1, "endless")
+    assert cell.run() == ["lab/eve"]
+    assert cell.world.call(big).state is CallState.QUEUED
+
+
+def test_a_gang_waits_for_as_many_nodes_as_have_room_first() -> None:
+    cell = Cell(8, 8)
+    for timeout_s in (900, 100, 900, 100):
+        hold(cell, "lab/ana", 4, timeout_s=timeout_s)
+    need = Need(spec=spec("big", gpus=8), workspace="lab")
+    state, log_ms = cell.world.state, cell.world.log_ms
+    found = reservation_for(state, need, rooms_of(state), log_ms)
+    assert found is not None
+    assert found.nodes == {"n1", "n2"}
+    assert found.at_ms - log_ms < 200_000
+
+
+def test_a_short_call_passes_longer_ones_of_its_function_that_may_not_start() -> None:
+    cell = Cell(8)
+    hold(cell, "lab/ana", 6, timeout_s=600)
+    cell.ask("lab/bob", 8, "big")
+    cell.run()
+    limits = Limits(grace_s=0, startup_timeout_s=20)
+    ana = Owner(workspace="lab", user="ana")
+    function = cell.world.register(spec("f", gpus=1, limits=limits), ana)
+    long = [cell.world.submit(100 + at, function, ana, timeout_ms=900_000) for at in range(12)]
+    short = cell.world.submit(200, function, ana, timeout_ms=300_000)
+    cell.run()
+    assert {cell.world.call(call).state for call in long} == {CallState.QUEUED}
+    assert cell.world.call(short).state is CallState.ASSIGNED
+
+
+def test_a_call_with_a_timeout_takes_nothing_from_one_that_nobody_knows_the_start_of() -> None:
+    cell = Cell(8)
+    cell.ask("lab/ana", 6)
+    cell.run()
+    cell.ask("lab/bob", 8, "big")
+    cell.run()
+    cell.world.wait(30_001)
+    cell.ask("lab/eve", 1, "short", limits=Limits(timeout_s=5, grace_s=0, startup_timeout_s=1))
+    assert cell.run() == []
 
 
 def test_every_sentence_is_made_anew_within_seconds_and_those_of_the_first_in_each_pass() -> None:

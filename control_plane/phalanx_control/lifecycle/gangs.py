@@ -65,12 +65,17 @@ def member_ready(draft: Draft, node_id: str, message: MemberReady) -> None:
 
 
 def next_waiting(draft: Draft, gang: Gang) -> Call | None:
-    """Returns the queued call that stands first of those that the gang may run now."""
+    """Returns the queued call that stands first of those that the new gang may run now: none that may run longer than
+    the one that it was started for, which may have passed others by being short.
+    """
+    own = draft.state.calls.get(gang.for_call)
+    most_ms = own.timeout_ms if own is not None and own.state is CallState.QUEUED else 0
     first = queries.first_waiting(draft.state, gang.function_id, limit=_HEADS_TRIED)
     for call in (draft.state.calls[call_id] for _, call_id in first):
-        if call.not_before_ms <= draft.now.log_ms and call.owner.workspace == gang.owner.workspace:
+        is_short = not most_ms or 0 < call.timeout_ms <= most_ms
+        if is_short and call.not_before_ms <= draft.now.log_ms and call.owner.workspace == gang.owner.workspace:
             return call
-    return None
+    return own if most_ms else None
 
 
 def assign(draft: Draft, call: Call, gang: Gang) -> None:

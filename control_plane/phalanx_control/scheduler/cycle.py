@@ -7,7 +7,7 @@
     5 place     a new gang, all or nothing, within the limits of its accounts
     6 prefetch  behind the call that a busy gang runs, unless that might wait for it
     7 make room let idle gangs go, or preemptible ones that must give way, if that is enough; what they leave is kept
-    8 reserve   for the first that cannot start: nothing that ends later than it could start goes where it waits
+    8 reserve   for the first that cannot start: what ends later than it could start may have only what it leaves there
     9 explain   the stored reason, where it changed
 
 Later calls may pass one that cannot start (backfill). Where it is known when that can start, they must have ended by
@@ -16,6 +16,7 @@ then to use its nodes; where it is not, they may until it has waited for 30 s.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ PER_LINE = 64
 """So many of each user and function."""
 PATIENCE_MS = 30_000
 _TOLD_THE_SAME = 8
+MOST_PASSED_OVER = 1_000
 LOOKED_AHEAD = 2
 """For the first so many that cannot start, nodes may be reserved, and their sentences are made anew in each pass."""
 _SENTENCE_EVERY_S = 8
@@ -88,7 +90,9 @@ class _Pass:
         self._rooms = picture_of(draft.state)
         self._accounts = Accounts(draft.state, self._rooms, draft.now.log_ms)
         self._lines: dict[Line, _Gangs] = {}
-        self._stuck: set[Line] = set()
+        self._needs: dict[Line, Need] = {}
+        self._stuck: dict[Line, frozenset[str]] = {}
+        """Functions of tenants of which a call fitted nowhere, and the nodes that were kept from it."""
         self._hopeless: set[tuple[str, ...]] = set()
         """Functions of tenants, or of one user, of which no later call need be looked at."""
         self._passed_over: Counter[tuple[str, ...]] = Counter()
@@ -98,6 +102,8 @@ class _Pass:
         self._promised: frozenset[str] = frozenset()
         """Nodes on which gangs end for calls that stand before the others."""
         self._reserved: Reservation | None = None
+        self._spare: dict[str, int] = {}
+        """By node that is kept, how many GPUs of it others may have however long they run."""
         self._verdicts = blames.verdicts(draft.state, draft.now.log_ms)
         self._suspects = self._verdicts.suspects
 
@@ -106,7 +112,7 @@ class _Pass:
         count.
         """
         for call in in_turn(self._draft.state, self._accounts, per_line=PER_LINE, hopeless=self._hopeless):
-            if self._looked >= WINDOW:
+            if self._looked >= WINDOW or self._passed_over.total() >= MOST_PASSED_OVER:
                 return
             self._looked += 1
             yield call
@@ -122,9 +128,9 @@ class _Pass:
         if known.starting > 0:
             known.starting -= 1
             return "its gang is starting"
-        refused = self._refusal(call)
-        behind = line in self._stuck
-        place = None if behind or refused else self._place(call)
+        refused, barred = self._refusal(call), self._barred(call)
+        behind = line in self._stuck and self._stuck[line] <= barred
+        place = None if behind or refused else self._place(call, barred)
         if place is not None:
             return self._reserve(call, place)
         if self._may_wait_at_a_gang(call) and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
@@ -135,20 +141,25 @@ class _Pass:
             return refused
         if behind:
             return f"waits behind earlier calls of {self._need(call).spec.name}"
-        self._stuck.add(line)
-        if not self._explains and self._need(call).spec.fresh:
+        self._stuck[line] = barred
+        if not self._explains and self._need(call).spec.fresh and not self._may_end_in_time:
             self._hopeless.add(line)
-        return self._make_room_or_explain(call)
+        return self._make_room_or_explain(call, barred)
 
     def _pass_over(self, call: Call) -> None:
         """Its user's further calls to the function would be told the same: a few are, and none of them keeps others
-        from being looked at.
+        from being looked at. Unless they might end before the nodes that are kept are needed.
         """
         self._looked -= 1
         user = (call.function_id, call.owner.workspace, call.owner.user)
         self._passed_over[user] += 1
-        if self._passed_over[user] >= _TOLD_THE_SAME:
+        if self._passed_over[user] >= _TOLD_THE_SAME and not self._may_end_in_time:
             self._hopeless.add(user)
+
+    @property
+    def _may_end_in_time(self) -> bool:
+        """Says whether a call can pass others of its function by how short it is."""
+        return self._reserved is not None and self._reserved.is_known
 
     # ---- 3 and 6: warm gangs ----
 
@@ -187,7 +198,11 @@ class _Pass:
     # ---- 5: places ----
 
     def _need(self, call: Call) -> Need:
-        return Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
+        line = (call.function_id, call.owner.workspace)
+        need = self._needs.get(line)
+        if need is None:
+            need = self._needs[line] = Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
+        return need
 
     def _path(self, call: Call) -> Path:
         return self._accounts.path(call.owner)
@@ -246,22 +261,26 @@ class _Pass:
         """Returns the nodes that a call may not use: those that others, who stand before it, wait for. ``behind``
         another one, nobody knows when it begins. ``starts_ms``: how long its gang takes to start; None: its limit.
         """
-        reserved = self._reserved
-        if reserved is None or (not behind and self._ends_before(call, reserved.at_ms, starts_ms)):
+        if self._reserved is None or (not behind and self._is_in_time(call, starts_ms)):
             return self._promised
-        return self._promised | reserved.nodes
+        resources = self._draft.spec(call.function_id).resources
+        asked = max(resources.gpus, resources.max_gpus) or math.inf
+        return self._promised | {name for name, spare in self._spare.items() if spare < asked}
 
-    def _ends_before(self, call: Call, at_ms: float, starts_ms: float | None) -> bool:
+    def _is_in_time(self, call: Call, starts_ms: float | None = None) -> bool:
+        """Says whether it ends before the nodes that are kept are needed."""
+        if self._reserved is None or not self._reserved.is_known:
+            return False
         limits = self._draft.spec(call.function_id).limits
         start_ms = limits.startup_timeout_s * 1000 if starts_ms is None else starts_ms
         ends_ms = self._draft.now.log_ms + start_ms + call.timeout_ms + limits.grace_s * 1000
-        return bool(call.timeout_ms) and ends_ms <= at_ms
+        return bool(call.timeout_ms) and ends_ms <= self._reserved.at_ms
 
-    def _place(self, call: Call) -> Place | None:
+    def _place(self, call: Call, barred: frozenset[str]) -> Place | None:
         need = self._need(call)
         if need.most:
             need = replace(need, cap=self._accounts.most_gpus(self._path(call), need.spec))
-        return find_place(need, self._rooms, barred=self._barred(call), avoid=self._avoided(call) | self._suspects)
+        return find_place(need, self._rooms, barred=barred, avoid=self._avoided(call) | self._suspects)
 
     def _avoided(self, call: Call) -> frozenset[str]:
         """Returns the nodes where a gang died under the call."""
@@ -285,6 +304,9 @@ class _Pass:
             created_wall_ms=draft.now.wall_ms,
             state_since_ms=draft.now.log_ms,
         )
+        for member in place.members:
+            if member.node_id in self._spare and not self._is_in_time(call):
+                self._spare[member.node_id] -= max(1, len(member.gpus))
         self._rooms.put(gang, draft.spec(gang.function_id))
         self._accounts.hold(gang, draft.spec(gang.function_id))
         draft.add(events.GangReserved(gang=gang))
@@ -293,9 +315,8 @@ class _Pass:
 
     # ---- 7 to 9: those that cannot start ----
 
-    def _make_room_or_explain(self, call: Call) -> str:
+    def _make_room_or_explain(self, call: Call, barred: frozenset[str]) -> str:
         need = self._need(call)
-        barred = self._barred(call)
         self._unable += 1
         reason = self._reason(call, need, barred)
         leaving = self._leaving(call, need, barred)
@@ -380,7 +401,7 @@ class _Pass:
         found = reservation_for(self._before, need, self._rooms, self._draft.now.log_ms)
         waited_ms = self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
         if found is not None and (found.is_known or waited_ms > PATIENCE_MS):
-            self._reserved = found
+            self._reserved, self._spare = found, dict(found.spare)
 
 
 def _is_on(gang: Gang, nodes: frozenset[str]) -> bool:

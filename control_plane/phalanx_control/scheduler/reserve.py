@@ -1,19 +1,20 @@
 """Which nodes are kept for the call that stands first and cannot start: in the domain that has them soonest. Pure.
 
-Where it is not known when gangs end, those nodes are kept that need the fewest ends.
+As many nodes as have room first, fewer before more. Where it is not known when gangs end, those nodes are kept that
+need the fewest ends.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from phalanx_control.scheduler.cell_fabric import Area, Spot
-from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.offers import NEVER_MS, Offer, offers_of
+from phalanx_control.scheduler.need import Need, Part
+from phalanx_control.scheduler.offers import NEVER_MS, Offer, ends_ms, offers_of
 from phalanx_control.scheduler.room import NodeRoom, Rooms
 from phalanx_control.state.model import Gang, State
 
@@ -23,13 +24,19 @@ _BOOKS_KEPT = 32
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """``at_ms``: the log's time from which on the gang fits at the latest; infinite where nobody knows. ``area``: the
-    smallest domain that has all nodes. ``last``: the gang that ends last of those in the way.
+    smallest domain that has all nodes. ``last``: the gang that ends last of those in the way. ``spare``: by node, how
+    many GPUs will be free then beyond those that the gang needs.
     """
 
-    nodes: frozenset[str]
+    spare: Mapping[str, int]
     at_ms: float
     area: Area
     last: Gang | None = None
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that the gang would be on."""
+        return frozenset(self.spare)
 
     @property
     def is_known(self) -> bool:
@@ -43,14 +50,26 @@ def reservation_for(state: State, need: Need, rooms: Rooms, now_ms: int) -> Rese
     Others would wait for nothing then. ``state`` is the one that the picture was made of.
     """
     rank = rooms.fabric.rank_of(need.fabric)
+    best: tuple[int, _Soonest] | None = None
     for count in need.node_counts(len(rooms)):
-        soonest = _timetable(state, need, rooms, count).soonest(count, rank if count > 1 else None)
-        if soonest is not None:
-            (at_ms, *_), chosen, area = soonest
-            last = max(chosen, key=lambda choice: (choice.at_ms, choice.at)).last
-            nodes = frozenset(choice.name for choice in chosen)
-            return Reservation(nodes, max(now_ms, at_ms), area, rooms.gangs[last].gang if last else None)
-    return None
+        found = _timetable(state, need, rooms, count).soonest(count, rank if count > 1 else None)
+        if found is not None and (best is None or found.order[:2] < best[1].order[:2]):
+            best = count, found
+    if best is None:
+        return None
+    count, ((at_ms, *_), chosen, area) = best
+    last = max(chosen, key=lambda choice: (choice.at_ms, choice.at)).last
+    spare = {each.name: _spare(state, need.part(count), rooms, rooms[each.name], at_ms) for each in chosen}
+    return Reservation(spare, max(now_ms, at_ms), area, rooms.gangs[last].gang if last else None)
+
+
+def _spare(state: State, part: Part, rooms: Rooms, room: NodeRoom, at_ms: float) -> int:
+    """Returns how many GPUs of a node will be free then that the part leaves; 0 where it needs more than GPUs."""
+    if not part.gpus or part.cpus or part.memory_gb or part.joined or part.isolation:
+        return 0
+    stay = {gang_id for gang_id in room.holders if ends_ms(state, rooms.gangs[gang_id].gang) > at_ms}
+    free = sum(gpu.usable and stay.isdisjoint(gpu.holders) for gpu in room.matching(part.model))
+    return max(0, free - part.gpus)
 
 
 class _Choice(NamedTuple):
