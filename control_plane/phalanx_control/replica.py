@@ -22,6 +22,7 @@ from phalanx_control.controller import Controller
 from phalanx_control.controller_rules import Rules
 from phalanx_control.lifecycle import outbox
 from phalanx_control.lifecycle.decide import decide
+from phalanx_control.log.past import Moment, past_in_process
 from phalanx_control.log.redis_log import RedisLog
 from phalanx_control.log.snapshot import snapshot_in_process
 from phalanx_control.service.agent_api import AgentApi
@@ -38,6 +39,7 @@ from phalanx_control.service.gate import Gate
 from phalanx_control.service.log_sources import Directory
 from phalanx_control.service.node_desk import NodeDesk
 from phalanx_control.service.parts import Parts
+from phalanx_control.service.past_desk import PastDesk
 from phalanx_control.service.pictures import StatePictures, load_price_book
 from phalanx_control.service.queries import Queries
 from phalanx_control.service.queue_desk import QueueDesk
@@ -49,6 +51,7 @@ from phalanx_control.service.tokens import TokenDesk
 from phalanx_control.service.watch import ChangeHub
 from phalanx_control.service.webhook_desk import WebhookDesk
 from phalanx_control.settings import Settings
+from phalanx_control.state.model import State
 from phalanx_control.web.api import Api
 from phalanx_control.web.app import make_app
 from phalanx_control.web.page_model import PageModel, plain
@@ -85,7 +88,7 @@ class Replica:
         self._controller = self._make_controller()
         self._sessions = Sessions()
         self._hub = ChangeHub(self._controller)
-        book = load_price_book(settings.price_book)
+        self._book = book = load_price_book(settings.price_book)
         self._pictures = StatePictures(self._controller.facts, book)
         self._index = ArchiveIndex(settings.data_dir / "archive" / f"index-{blob_identity[:16]}.db")
         self._archive = CallArchive(self._blobs, self._index, clock)
@@ -211,6 +214,7 @@ class Replica:
             fabric=FabricDesk(controller),
             nodes=NodeDesk(controller, queries),
             queue=QueueDesk(controller, self._clock),
+            past=PastDesk(self._state_at, self._archive, self._book, clock),
             webhooks=self._webhooks,
             about=AboutServer(
                 controller=controller,
@@ -241,6 +245,11 @@ class Replica:
         api = Api(parts.queries, parts.follower, about, self._live_hub)
         hosts = frozenset({"127.0.0.1", "localhost", "[::1]", self._settings.web_listen.host})
         self._app = make_app(api, sessions, controller=self._controller, clock=self._clock, hosts=hosts)
+
+    async def _state_at(self, wall_ms: int) -> tuple[Moment, State]:
+        settings = self._settings
+        folder = settings.data_dir / "archive"
+        return await past_in_process(store=settings.store, cell=settings.cell, folder=folder, wall_ms=wall_ms)
 
     async def _watch_leadership(self) -> None:
         """A new leader makes the first tokens known; one that leads no more sends its agents away."""

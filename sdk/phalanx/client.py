@@ -32,6 +32,7 @@ from phalanx.core.views import (
     GangView,
     LogSource,
     NodeView,
+    PastView,
     QueueView,
     ServerInfo,
     StartView,
@@ -310,6 +311,10 @@ class Client:
     def queue(self, *, limit: int = 0) -> QueueView:
         """Returns what waits, in the order in which it is served, and what accounts hold."""
         return wire.from_proto(QueueView, self._unary("GetQueue", control_pb2.QueueRequest(limit=limit)))
+
+    def past(self, at_ms: int) -> PastView:
+        """Returns the cell as it was at a wall time. Raises NotFoundError where the history begins later."""
+        return wire.from_proto(PastView, self._unary("GetPast", control_pb2.PastRequest(at_ms=at_ms)))
 
     def start_of(self, spec: FunctionSpec) -> StartView:
         """Returns when a gang of the function could start. Raises UnschedulableError where it never could."""

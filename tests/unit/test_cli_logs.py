@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -57,20 +57,26 @@ def test_a_date_without_a_zone_is_the_time_of_this_machine() -> None:
     assert since_ms("2026-11-30T12:00") == datetime(2026, 11, 30, 12).timestamp() * 1000  # noqa: DTZ001 (it is what is tested)
 
 
+@pytest.mark.parametrize(("minutes", "day"), [(-1, 0), (1, -1)])
+def test_a_time_of_day_is_the_last_one_there_was(minutes: int, day: int) -> None:
+    wanted = datetime.fromtimestamp(NOW_MS / 1000 + 60 * minutes, UTC).astimezone()
+    assert since_ms(f"{wanted:%H:%M:%S}") == (wanted + timedelta(days=day)).timestamp() * 1000
+
+
 def test_a_length_of_time_counts_back_from_now() -> None:
     assert since_ms("") == 0
     assert since_ms("2h") == NOW_MS - 7_200_000
 
 
-@pytest.mark.parametrize("words", ["yesterday", "m", "-5m", "²m", "0001-13-01"])
+@pytest.mark.parametrize("words", ["yesterday", "m", "-5m", "²m", "0001-13-01", "25:00"])
 def test_what_is_no_time_is_answered_with_forms_that_are(words: str) -> None:
     with pytest.raises(InvalidSpecError) as caught:
         since_ms(words)
     problem = problem_of(caught.value)
     assert problem.what == f"--since {words!r} is not a time"
     assert problem.why == "it is neither a number with s, m, h or d, nor a date"
-    assert problem.hint == "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
-    assert [since_ms(form) > 0 for form in ("10m", "2h", "2026-11-30T12:00")] == [True] * 3
+    assert problem.hint == "write it like 90s, 10m, 2h, 1d, 14:05 or 2026-11-30T12:00"
+    assert [since_ms(form) > 0 for form in ("10m", "2h", "14:05", "2026-11-30T12:00")] == [True] * 4
 
 
 def test_lines_are_chosen_by_rank_stream_and_time() -> None:

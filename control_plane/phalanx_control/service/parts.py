@@ -10,6 +10,7 @@ from phalanx_control.service.fabric import FabricDesk
 from phalanx_control.service.follow import Follower
 from phalanx_control.service.log_sources import Directory
 from phalanx_control.service.node_desk import NodeDesk
+from phalanx_control.service.past_desk import PastDesk
 from phalanx_control.service.ports import ControllerPort
 from phalanx_control.service.queries import Queries
 from phalanx_control.service.queue_desk import QueueDesk
@@ -33,4 +34,5 @@ class Parts:
     fabric: FabricDesk
     nodes: NodeDesk
     queue: QueueDesk
+    past: PastDesk
     webhooks: WebhookDesk

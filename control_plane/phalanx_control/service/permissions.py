@@ -30,7 +30,9 @@ ROLES: dict[str, Need] = {"viewer": Need.VIEWER, "member": Need.MEMBER, "admin":
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``to_leader``: changes state, so a standby forwards it. ``streams``: has no deadline of its own."""
+    """``to_leader``: a standby forwards it: it changes state, or needs the history, which the leader writes.
+    ``streams``: has no deadline of its own.
+    """
 
     need: Need
     to_leader: bool = False
@@ -63,6 +65,7 @@ RPCS: dict[str, Row] = {
     CONTROL + "SetPolicy": Row(Need.ADMIN, to_leader=True),
     CONTROL + "GetPolicy": Row(Need.VIEWER),
     CONTROL + "GetQueue": Row(Need.VIEWER),
+    CONTROL + "GetPast": Row(Need.VIEWER, to_leader=True),
     CONTROL + "GetStart": Row(Need.VIEWER),
     CONTROL + "ListGangs": Row(Need.VIEWER),
     CONTROL + "ExplainGang": Row(Need.VIEWER),

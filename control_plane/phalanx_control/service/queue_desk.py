@@ -40,9 +40,10 @@ class QueueDesk:
             return control_pb2.PolicyText(policy=state.policy, warning=outlook.policy_words(state))
         return control_pb2.PolicyText(policy=only_of(state.policy, caller().owner.workspace))
 
-    def queue(self, limit: int) -> QueueView:
-        """Returns what waits in the caller's workspace, or in all for an operator."""
-        state, now = self._state, self._now
+    def queue(self, limit: int, *, wall_ms: int = 0) -> QueueView:
+        """Returns what waits in the caller's workspace, or in all for an operator. ``wall_ms``: when; 0: now."""
+        state = self._state
+        now = Now(log_ms=state.log_ms, wall_ms=wall_ms) if wall_ms else self._now
         workspace = "" if is_operator() else caller().owner.workspace
         found = tuple(outlook.waiting(state, now, limit=outlook.MOST_SHOWN))
         mine = [each for each in found if workspace in ("", each.workspace)][: limit or outlook.MOST_SHOWN]

@@ -36,6 +36,7 @@ class SdkApi(control_pb2_grpc.ControlServicer):
         self._about = parts.about
         self._fabric = parts.fabric
         self._queue = parts.queue
+        self._past = parts.past
         self._nodes = parts.nodes
         self._webhooks = parts.webhooks
 
@@ -189,6 +190,9 @@ class SdkApi(control_pb2_grpc.ControlServicer):
 
     async def GetQueue(self, request: control_pb2.QueueRequest, context: Any) -> control_pb2.QueueView:
         return wire.to_proto(self._queue.queue(request.limit))
+
+    async def GetPast(self, request: control_pb2.PastRequest, context: Any) -> control_pb2.PastView:
+        return wire.to_proto(await self._past.at(request.at_ms))
 
     async def GetStart(self, request: control_pb2.StartRequest, context: Any) -> control_pb2.StartView:
         return wire.to_proto(self._queue.start(wire.from_proto(FunctionSpec, request.function)))

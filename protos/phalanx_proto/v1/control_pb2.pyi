@@ -663,6 +663,28 @@ class QueueView(_message.Message):
     others: int
     def __init__(self, waiting: _Optional[_Iterable[_Union[WaitingView, _Mapping]]] = ..., accounts: _Optional[_Iterable[_Union[AccountView, _Mapping]]] = ..., others: _Optional[int] = ...) -> None: ...
 
+class PastRequest(_message.Message):
+    __slots__ = ("at_ms",)
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    def __init__(self, at_ms: _Optional[int] = ...) -> None: ...
+
+class PastView(_message.Message):
+    __slots__ = ("at_ms", "seq", "nodes", "gangs", "calls", "queue")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    GANGS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    seq: int
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeView]
+    gangs: _containers.RepeatedCompositeFieldContainer[GangView]
+    calls: _containers.RepeatedCompositeFieldContainer[CallView]
+    queue: QueueView
+    def __init__(self, at_ms: _Optional[int] = ..., seq: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ..., gangs: _Optional[_Iterable[_Union[GangView, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[CallView, _Mapping]]] = ..., queue: _Optional[_Union[QueueView, _Mapping]] = ...) -> None: ...
+
 class StartRequest(_message.Message):
     __slots__ = ("function",)
     FUNCTION_FIELD_NUMBER: _ClassVar[int]

@@ -161,6 +161,11 @@ class ControlStub(object):
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.QueueRequest.SerializeToString,
                 response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.QueueView.FromString,
                 _registered_method=True)
+        self.GetPast = channel.unary_unary(
+                '/phalanx.v1.Control/GetPast',
+                request_serializer=phalanx__proto_dot_v1_dot_control__pb2.PastRequest.SerializeToString,
+                response_deserializer=phalanx__proto_dot_v1_dot_control__pb2.PastView.FromString,
+                _registered_method=True)
         self.GetStart = channel.unary_unary(
                 '/phalanx.v1.Control/GetStart',
                 request_serializer=phalanx__proto_dot_v1_dot_control__pb2.StartRequest.SerializeToString,
@@ -384,6 +389,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPast(self, request, context):
+        """The cell as it was then: nodes, and what the caller may see of gangs, live calls and the queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStart(self, request, context):
         """When a gang of this function could start if it were asked for now.
         """
@@ -582,6 +594,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetQueue,
                     request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.QueueRequest.FromString,
                     response_serializer=phalanx__proto_dot_v1_dot_control__pb2.QueueView.SerializeToString,
+            ),
+            'GetPast': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPast,
+                    request_deserializer=phalanx__proto_dot_v1_dot_control__pb2.PastRequest.FromString,
+                    response_serializer=phalanx__proto_dot_v1_dot_control__pb2.PastView.SerializeToString,
             ),
             'GetStart': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStart,
@@ -1314,6 +1331,33 @@ class Control(object):
             '/phalanx.v1.Control/GetQueue',
             phalanx__proto_dot_v1_dot_control__pb2.QueueRequest.SerializeToString,
             phalanx__proto_dot_v1_dot_control__pb2.QueueView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.v1.Control/GetPast',
+            phalanx__proto_dot_v1_dot_control__pb2.PastRequest.SerializeToString,
+            phalanx__proto_dot_v1_dot_control__pb2.PastView.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, time, timedelta
 
 from phalanx.core.errors import InvalidSpecError
 from phalanx.log_lines import LogLine
@@ -97,8 +97,17 @@ def time_ms(words: str, option: str, *, now_ms: int) -> int:
     if unit in _UNITS_MS and number.isdecimal():
         return now_ms - int(number) * _UNITS_MS[unit]
     try:
-        return round(datetime.fromisoformat(words).timestamp() * 1000)
+        return round(_moment(words, now_ms).timestamp() * 1000)
     except (ValueError, OverflowError, OSError) as e:
         why = "it is neither a number with s, m, h or d, nor a date"
-        hint = "write it like 90s, 10m, 2h, 1d or 2026-11-30T12:00"
+        hint = "write it like 90s, 10m, 2h, 1d, 14:05 or 2026-11-30T12:00"
         raise InvalidSpecError(f"{option} {words!r} is not a time\n{why}", hint=hint) from e
+
+
+def _moment(words: str, now_ms: int) -> datetime:
+    """Reads a date, or a time of day as the last one there was."""
+    if ":" not in words or "-" in words:
+        return datetime.fromisoformat(words)
+    now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone()
+    found = datetime.combine(now.date(), time.fromisoformat(words)).astimezone()
+    return found if found <= now else found - timedelta(days=1)

@@ -48,6 +48,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("queue", "Calls that wait, in their order, why, and what accounts hold."),
             ("when", "When a gang could start, and what it would wait for."),
+            ("at", "The cluster as it was at a moment."),
             ("policy", "Who gets how much: weights, guarantees and limits."),
             ("simulate", "How long who would wait: jobs played on a fleet on paper."),
             ("nodes", "Nodes and their GPUs."),

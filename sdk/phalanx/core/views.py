@@ -265,6 +265,18 @@ class QueueView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastView:
+    """The cell after entry ``seq`` of the log, which was made at wall time ``at_ms``. ``calls`` were alive then."""
+
+    at_ms: int = 0
+    seq: int = 0
+    nodes: tuple[NodeView, ...] = ()
+    gangs: tuple[GangView, ...] = ()
+    calls: tuple[CallView, ...] = ()
+    queue: QueueView = field(default_factory=QueueView)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartView:
     """When a gang could start. ``at_ms``: wall time, 0 where nobody knows. ``ahead``: calls that wait already.
     ``fits_now``: with so many GPUs, fewer than asked for, it would start now.
