@@ -282,6 +282,21 @@ def test_every_sentence_is_made_anew_within_seconds_and_those_of_the_first_in_ea
     assert all("has 1 free of 8" in cell.reason(call) for call in waiting)
 
 
+def test_of_many_victims_the_cheapest_are_looked_at_first_and_for_the_first_call_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("phalanx_control.scheduler.space._VICTIMS_TRIED", 1)
+    cell = Cell(8, 8, 8)
+    for firm, spots, run_ms in ((6, 2, 60), (7, 1, 1), (7, 1, 1)):
+        cell.ask("lab/ana", firm, f"firm{len(cell.world.state.gangs)}")
+        cell.run()
+        old_spot(cell, *[("lab/bob", 1)] * spots, run_ms=run_ms * MINUTE_MS)
+    dear = [g for g in cell.world.state.gangs.values() if g.owner.user == "bob" and g.lead == "n1"]
+    cell.ask("lab/zoe", 2, "both", launch="single")
+    cell.run()
+    assert ending(cell) == sorted(g.for_call for g in dear)
+
+
 # ---- what went wrong once ----
 
 

@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from zlib import crc32
 
 from phalanx.core.ids import new_gang_id
@@ -29,7 +30,7 @@ from phalanx.core.states import Cause, GangState
 from phalanx.policy import Path, shown
 from phalanx_control.lifecycle import gangs, meter
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.scheduler.accounts import Accounts
+from phalanx_control.scheduler.accounts import Accounts, Standing
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.fleet import picture_of
@@ -41,7 +42,7 @@ from phalanx_control.scheduler.turns import in_turn
 from phalanx_control.state import blames, events, queries
 from phalanx_control.state.amounts import asked_by, held_by, standing_of
 from phalanx_control.state.commands import Schedule
-from phalanx_control.state.model import Call, Gang, MemberState
+from phalanx_control.state.model import Call, Gang, MemberState, State
 
 WINDOW = 400
 """So many calls are looked at in a pass."""
@@ -54,7 +55,8 @@ LOOKED_AHEAD = 2
 """For the first so many that cannot start, nodes may be reserved, and their sentences are made anew in each pass."""
 _SENTENCE_EVERY_S = 8
 ROOM_MADE = 16
-"""For so many calls of a pass it is tried to make room."""
+"""For so many calls of a pass it is tried to make room; ``PREEMPTED_FOR``: also by ending what others run."""
+PREEMPTED_FOR = 4
 
 
 def schedule(draft: Draft, command: Schedule) -> None:
@@ -98,6 +100,7 @@ class _Pass:
         self._passed_over: Counter[tuple[str, ...]] = Counter()
         self._looked = 0
         self._made = 0
+        self._at_stake: dict[str, _Lost] | None = None
         self._unable = 0
         self._promised: frozenset[str] = frozenset()
         """Nodes on which gangs end for calls that stand before the others."""
@@ -341,11 +344,12 @@ class _Pass:
         self._made += 1
         if self._made > ROOM_MADE:
             return None
-        state, victims = self._draft.state, self._victims(call)
-        found = room_after(state, need, self._rooms, self._idle_ms, barred=barred, victims=victims)
+        state, rooms, idle_ms = self._draft.state, self._rooms, self._idle_ms
+        victims = self._victims(call) if self._made <= PREEMPTED_FOR else {}
+        found = room_after(state, need, rooms, idle_ms, barred=barred, victims=victims, thorough=self._made == 1)
         if found is None or self._all_give_way(found.gangs, call):
             return found
-        return room_after(state, need, self._rooms, self._idle_ms, barred=barred)
+        return room_after(state, need, rooms, idle_ms, barred=barred)
 
     def _all_give_way(self, leaving: Sequence[Gang], call: Call) -> bool:
         """Says whether the call still stands before those that end for it when all of them have: else they, together,
@@ -366,19 +370,39 @@ class _Pass:
 
     def _victims(self, call: Call) -> dict[str, float]:
         """Returns the gangs that must give way to the call, and the GPU milliseconds of work that end with each."""
-        state, now = self._draft.state, self._draft.now.log_ms
         found: dict[str, float] = {}
-        for gang_id in self._rooms.preemptible:
-            gang, theirs = state.gangs[gang_id], self._rooms.gangs[gang_id].spec
-            if gang.state in queries.WARM and self._gives_way(gang, theirs, call):
-                began = [state.calls[c].started_ms for c in gang.calls if state.calls[c].started_ms]
-                found[gang_id] = held_by(gang, theirs).gpus * (now - min(began, default=now))
+        stands: dict[object, tuple[Standing, Standing] | None] = {}
+        own_ms = standing_of(self._draft.state, call)
+        for gang_id, lost in self._spot().items():
+            gang = self._draft.state.gangs[gang_id]
+            if gang.state not in queries.WARM or not gang.calls:
+                continue
+            key = (gang.owner, lost.gpus, gang.function_id)
+            if key not in stands:
+                stands[key] = self._stand(gang, lost.spec, call)
+            pair = stands[key]
+            if pair is not None and (pair[0], lost.since_ms) > (pair[1], own_ms):
+                found[gang_id] = lost.gpu_ms
         return found
 
-    def _gives_way(self, gang: Gang, spec: FunctionSpec, call: Call) -> bool:
-        """Says so of one gang alone."""
-        old_enough = self._draft.now.log_ms - gang.created_ms >= self._accounts.policy.min_runtime_s * 1000
-        return old_enough and bool(gang.calls) and spec.preemptible and self._all_give_way((gang,), call)
+    def _spot(self) -> dict[str, _Lost]:
+        """Returns what ends with each gang that may give way and has run for long enough, as the pass began."""
+        if self._at_stake is None:
+            state, now_ms = self._draft.state, self._draft.now.log_ms
+            youngest_ms = now_ms - self._accounts.policy.min_runtime_s * 1000
+            known = ((state.gangs[gang_id], gpus) for gang_id, gpus in self._rooms.preemptible.items())
+            old = ((gang, gpus) for gang, gpus in known if gang.created_ms <= youngest_ms and gang.calls)
+            self._at_stake = {gang.id: _lost(state, gang, gpus, now_ms) for gang, gpus in old}
+        return self._at_stake
+
+    def _stand(self, gang: Gang, spec: FunctionSpec, call: Call) -> tuple[Standing, Standing] | None:
+        """Returns how a gang's account and the call's stand without the gang; None where it is not to give way."""
+        path, accounts = self._path(call), self._accounts
+        with accounts.without([(gang, spec)]):
+            if path[0] != gang.owner.workspace and accounts.is_undercut(gang.owner):
+                return None
+            mine = accounts.standing(path, self._draft.spec(call.function_id))
+            return accounts.standing(accounts.path(gang.owner), spec), mine
 
     def _end_for(self, gang: Gang, call: Call, need: Need) -> None:
         if gang.id in self._idle_ms and not gang.calls:
@@ -402,6 +426,22 @@ class _Pass:
         waited_ms = self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
         if found is not None and (found.is_known or waited_ms > PATIENCE_MS):
             self._reserved, self._spare = found, dict(found.spare)
+
+
+class _Lost(NamedTuple):
+    """What ends with a gang: ``gpu_ms`` of work. ``since_ms``: when the first of its calls counts as submitted."""
+
+    gpu_ms: float
+    gpus: float
+    since_ms: int
+    spec: FunctionSpec
+
+
+def _lost(state: State, gang: Gang, gpus: float, now_ms: int) -> _Lost:
+    spec = state.functions[gang.function_id].spec
+    calls = [state.calls[call_id] for call_id in gang.calls]
+    began_ms = min((call.started_ms for call in calls if call.started_ms), default=now_ms)
+    return _Lost(gpus * (now_ms - began_ms), gpus, min(standing_of(state, call) for call in calls), spec)
 
 
 def _is_on(gang: Gang, nodes: frozenset[str]) -> bool:

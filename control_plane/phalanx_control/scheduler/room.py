@@ -206,8 +206,8 @@ class Rooms(dict[str, NodeRoom]):
         self.gangs: dict[str, Held] = {}
         self.lines: defaultdict[Line, Usable] = defaultdict(Usable)
         self.users: dict[User, Holding] = {}
-        self.preemptible: dict[str, None] = {}
-        """Ids of gangs that may be told to give way."""
+        self.preemptible: dict[str, float] = {}
+        """Ids of gangs that may be told to give way, and how many GPUs they hold."""
         self.draining: dict[str, None] = {}
         """Ids of gangs that have been told to end."""
         self.unsure: set[str] = set()
@@ -278,7 +278,7 @@ class Rooms(dict[str, NodeRoom]):
         self.sizes[size_of(spec)] += 1
         self.lines[line_of(gang)].add(gang)
         if spec.preemptible:
-            self.preemptible[gang.id] = None
+            self.preemptible[gang.id] = held_by(gang, spec).gpus
         user = (gang.owner.workspace, gang.owner.user)
         self.users.setdefault(user, Holding()).add(gang, spec, self.memory, sign=1)
         for member in gang.members:

@@ -5,13 +5,14 @@ the domain where the least work is lost; and only if that is enough.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState
 from phalanx_control.scheduler.cell_fabric import Area
-from phalanx_control.scheduler.fit import Place, find_place
+from phalanx_control.scheduler.fit import Place, candidates_for, find_place
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.offers import could_hold
 from phalanx_control.scheduler.room import NodeRoom, Rooms
@@ -20,6 +21,7 @@ from phalanx_control.state.model import Gang, State
 MOST_TRIED = 256
 """Idle gangs that are considered at most: a pass must stay short in a cell of thousands."""
 _PLANS_TRIED = 4
+_VICTIMS_TRIED = 256
 Costs = Mapping[str, float]
 """Gangs that may be ended → GPU milliseconds of work that are lost with each."""
 
@@ -40,8 +42,10 @@ def room_after(
     *,
     barred: frozenset[str],
     victims: Costs | None = None,
+    thorough: bool = True,
 ) -> Leaving | None:
-    """Returns who has to leave; None when no set is enough.
+    """Returns who has to leave; None when no set is enough. Unless ``thorough``, of many victims those on the nodes of
+    the cheapest are looked at, and that may miss one.
 
     ``rooms`` is written on in between and is left as it was.
     """
@@ -53,9 +57,8 @@ def room_after(
             return Leaving((), _nodes(place))
         idle = _idle(state, need, idle_ms)
         chosen = _enough(imagined, idle)
-        if chosen is None and victims:
-            costs = {**victims, **{gang.id: 0.0 for gang in idle}}
-            chosen = _in_the_cheapest_domain(state, imagined, costs)
+        for some in _narrow_first(victims, rooms, need, thorough=thorough) if chosen is None and victims else ():
+            chosen = chosen or _in_the_cheapest_domain(state, imagined, {**some, **{gang.id: 0.0 for gang in idle}})
         if chosen is None:
             return None
         place = imagined.place()
@@ -153,6 +156,18 @@ def _could_help(gang: Gang, need: Need) -> bool:
 # ---- preemption ----
 
 
+def _narrow_first(victims: Costs, rooms: Rooms, need: Need, *, thorough: bool) -> Iterator[Costs]:
+    """Yields the victims on the nodes of the cheapest, and then all of them."""
+    few = max(_VICTIMS_TRIED, need.gpus)
+    if len(victims) > few:
+        cheapest = nsmallest(few, victims, key=lambda gang_id: (victims[gang_id], gang_id))
+        nodes = {member.member.node_id for gang_id in cheapest for member in rooms.gangs[gang_id].gang.members}
+        beside = {gang_id for node_id in nodes for gang_id in rooms[node_id].holders}
+        yield {gang_id: victims[gang_id] for gang_id in beside if gang_id in victims}
+    if thorough or len(victims) <= few:
+        yield victims
+
+
 @dataclass(frozen=True, slots=True)
 class _Offer:
     """What it costs to have room for a part of the gang on a node."""
@@ -181,7 +196,8 @@ def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
     found: dict[tuple[str, ...], tuple[float, int, object]] = {}
     for count in need.node_counts(len(rooms)):
         each = need.gpus // count
-        open_rooms = (r for r in rooms.values() if r.open and r.id not in imagined.barred and need.takes(r.id))
+        near = _rooms_to_free(imagined, costs, count)
+        open_rooms = (r for r in near if r.open and r.id not in imagined.barred and need.takes(r.id))
         open_rooms = (room for room in open_rooms if could_hold(room, need, count))
         offers = [offer for room in open_rooms if (offer := _offer(room, need, each, costs)) is not None]
         for area, of_area in _by_area(offers).items():
@@ -193,6 +209,16 @@ def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
             if gangs and (gangs not in found or key < found[gangs]):  # pyright: ignore[reportOperatorIssue]
                 found[gangs] = key
     return sorted(found, key=lambda gangs: found[gangs])  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def _rooms_to_free(imagined: _Imagined, costs: Costs, count: int) -> list[NodeRoom]:
+    """Returns the nodes on which somebody may be ended, and those that have room for a part as they are."""
+    rooms = imagined.rooms
+    held = (member.member.node_id for gang_id in costs for member in rooms.gangs[gang_id].gang.members)
+    names = dict.fromkeys(held) if imagined.need.gpus else dict.fromkeys(rooms)
+    if imagined.need.gpus:
+        names |= dict.fromkeys(candidates_for(imagined.need, rooms, count).names())
+    return sorted((rooms[name] for name in names), key=lambda room: room.at)
 
 
 def _by_area(offers: Iterable[_Offer]) -> dict[Area, list[_Offer]]:
