@@ -5,6 +5,7 @@ give the same bytes. Each run prints its seed: `PHALANX_SEED=… pytest` plays i
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from phalanx.core.errors import PhalanxError
 from phalanx.core.spec import FunctionSpec, Limits
 from phalanx.core.states import CallState, GangState, NodeState
 from phalanx_control.metering.filed import sums_of
+from phalanx_control.scheduler.accounts import Accounts
+from phalanx_control.scheduler.room import rooms_of
 from phalanx_control.state import commands as c
-from phalanx_control.state.events import encode
+from phalanx_control.state.events import GangReserved, encode
 from phalanx_control.state.model import Call, Gang, Owner
 from phalanx_control.state.queries import leases, leases_by_gpu
 from tests.support.builders import ANA, BOB, EVE, World, node_info, spec
@@ -33,6 +36,7 @@ SPECS = (
     spec("pair", gpus=4, nodes=2, limits=LIMITS),
     spec("lean", gpus=1, cpus=20, launch="single", limits=LIMITS),
     replace(spec("spot", gpus=4, limits=LIMITS), preemptible=True),
+    replace(spec("spots", gpus=1, limits=LIMITS), preemptible=True),
     replace(spec("urgent", gpus=2, limits=LIMITS), priority=3),
 )
 OWNERS = (ANA, BOB, EVE)
@@ -58,12 +62,13 @@ class Player:
             (self.lose, 2),
             (self.join, 3),
             (self.wait, 10),
+            (self.govern, 1),
         )
 
     def step(self) -> None:
         moves, weights = zip(*self._moves, strict=True)
         self.dice.choices(moves, weights)[0]()
-        self.world.schedule()
+        check_limits(self.world, [e.gang for e in self.world.schedule() if isinstance(e, GangReserved)])
 
     # ---- moves ----
 
@@ -74,7 +79,7 @@ class Player:
         self._submitted += 1
         try:
             function_id = self._register(asked, owner)
-            self.world.submit(self._submitted, function_id, owner)
+            self.world.submit(self._submitted, function_id, owner, timeout_ms=self.dice.choice((0, 0, 4_000, 60_000)))
         except PhalanxError:
             return  # too few nodes are left for any such gang
 
@@ -130,6 +135,15 @@ class Player:
         self.world.idle_ms = idle
         self.world.tick()
 
+    def govern(self) -> None:
+        """Somebody else may have so much from now on; what is held stays."""
+        limits = {name: self.dice.choice((4, 8, 16, 64)) for name in ("default", "other")}
+        accounts = {name: {"limit": limit, "gpus": self.dice.choice((0, limit // 2))} for name, limit in limits.items()}
+        users = {"default": {"users": {"ana": {"limit": self.dice.choice((2, 16))}}}}
+        merged = {name: {**terms, **users.get(name, {})} for name, terms in accounts.items()}
+        policy = self.dice.choice(("", json.dumps({"half_life": "10m", "workspaces": merged})))
+        self.world.do(c.SetPolicy(policy=policy))
+
     # ---- looking ----
 
     def _gangs(self, *states: GangState) -> list[Gang]:
@@ -169,6 +183,20 @@ def check_gangs(player: Player) -> None:
     down = {node_id for node_id, node in state.nodes.items() if node.state is NodeState.LOST}
     fresh = [lease for lease in leases(state) if state.gangs[lease.gang_id].state is GangState.RESERVED]
     assert not any(lease.node_id in down for lease in fresh)
+
+
+def check_limits(world: World, new: list[Gang]) -> None:
+    """No gang brings one of its accounts beyond its limit, whatever they held when that was set."""
+    if not new or not world.state.policy:
+        return
+    accounts = Accounts(world.state, rooms_of(world.state), world.log_ms)
+    for gang in new:
+        if not any(m.member.gpus for m in gang.members):
+            continue
+        path = accounts.path(gang.owner)
+        for inner in (path[:length] for length in range(1, len(path) + 1)):
+            limit = accounts.policy.account(inner).limit
+            assert not limit or accounts.held(inner).gpus <= limit, (gang.id, inner, limit)
 
 
 def play(seed: int, steps: int) -> tuple[str, int]:
