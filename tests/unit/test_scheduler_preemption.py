@@ -297,6 +297,30 @@ def test_of_many_victims_the_cheapest_are_looked_at_first_and_for_the_first_call
     assert ending(cell) == sorted(g.for_call for g in dear)
 
 
+@pytest.mark.parametrize(("asked", "ends"), [(1, 2), (0.5, 1)])
+def test_those_that_share_a_gpu_give_way_too_and_no_more_of_them_than_must(asked: float, ends: int) -> None:
+    cell = Cell(1)
+    old_spot(cell, ("lab/ana", 0.5), ("lab/ana", 0.5))
+    cell.ask("lab/bob", asked, "firm")
+    cell.run()
+    assert len(ending(cell)) == ends
+    check_picture(cell.world.state)
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_gangs_that_hold_cores_give_way_to_those_that_need_them(gpus: float) -> None:
+    cell = Cell(8)
+    cores = cell.ask("lab/ana", 0, "cores", resources=spec(gpus=0, cpus=62.0).resources, **SPOT)
+    cell.run()
+    cell.world.start(cores)
+    cell.world.wait(10 * MINUTE_MS)
+    old_spot(cell, ("lab/ana", 1))
+    cell.ask("lab/bob", gpus, "firm", resources=spec(gpus=gpus, cpus=4.0).resources)
+    cell.run()
+    assert ending(cell) == [cores]
+    check_picture(cell.world.state)
+
+
 # ---- what went wrong once ----
 
 

@@ -101,6 +101,15 @@ def _missing(need: Need, part: Part, room: NodeRoom) -> int:
     return 1 - room.has_room_beside_gpus(need.spec, 1)
 
 
+def has_room(room: NodeRoom, need: Need, part: Part, ranks: int) -> bool:
+    """Says whether the node has what a part needs, as it is; which of its GPUs go together is another question."""
+    if not room.admits(need.spec) or not room.has_room_beside_gpus(need.spec, ranks):
+        return False
+    if part.share:
+        return any(gpu.fits_share(part.share, part.tenant) for gpu in room.matching(part.model))
+    return room.count_free(part.model) >= part.gpus
+
+
 def could_hold(room: NodeRoom, need: Need, count: int, part: Part | None = None) -> bool:
     """Says whether the node could take a part of the gang once everything on it has ended."""
     part = part or need.part(count)

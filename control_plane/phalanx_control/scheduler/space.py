@@ -4,8 +4,8 @@ the domain where the least work is lost; and only if that is enough.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
@@ -13,10 +13,10 @@ from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import GangState
 from phalanx_control.scheduler.cell_fabric import Area
 from phalanx_control.scheduler.fit import Place, candidates_for, find_place
-from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.offers import could_hold
+from phalanx_control.scheduler.need import Need, Part
+from phalanx_control.scheduler.offers import could_hold, has_room
 from phalanx_control.scheduler.room import NodeRoom, Rooms
-from phalanx_control.state.model import Gang, State
+from phalanx_control.state.model import Gang, MemberState, State
 
 MOST_TRIED = 256
 """Idle gangs that are considered at most: a pass must stay short in a cell of thousands."""
@@ -162,8 +162,8 @@ def _narrow_first(victims: Costs, rooms: Rooms, need: Need, *, thorough: bool) -
     if len(victims) > few:
         cheapest = nsmallest(few, victims, key=lambda gang_id: (victims[gang_id], gang_id))
         nodes = {member.member.node_id for gang_id in cheapest for member in rooms.gangs[gang_id].gang.members}
-        beside = {gang_id for node_id in nodes for gang_id in rooms[node_id].holders}
-        yield {gang_id: victims[gang_id] for gang_id in beside if gang_id in victims}
+        there = _by_node(rooms, victims)
+        yield {gang_id: victims[gang_id] for node_id in sorted(nodes) for gang_id in there.get(node_id, ())}
     if thorough or len(victims) <= few:
         yield victims
 
@@ -194,12 +194,13 @@ def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
     need, rooms = imagined.need, imagined.rooms
     rank = rooms.fabric.rank_of(need.fabric)
     found: dict[tuple[str, ...], tuple[float, int, object]] = {}
+    there = _by_node(rooms, costs)
     for count in need.node_counts(len(rooms)):
-        each = need.gpus // count
-        near = _rooms_to_free(imagined, costs, count)
-        open_rooms = (r for r in near if r.open and r.id not in imagined.barred and need.takes(r.id))
-        open_rooms = (room for room in open_rooms if could_hold(room, need, count))
-        offers = [offer for room in open_rooms if (offer := _offer(room, need, each, costs)) is not None]
+        part, ranks = need.part(count), need.ranks_on_node(count)
+        near = (r for r in _rooms_to_free(imagined, there, count) if r.open and r.id not in imagined.barred)
+        able = (room for room in near if need.takes(room.id) and could_hold(room, need, count, part))
+        found_on = (_Trial(rooms, need, part, ranks, costs).offer(room, there.get(room.id, ())) for room in able)
+        offers = [offer for offer in found_on if offer is not None]
         for area, of_area in _by_area(offers).items():
             if len(of_area) < count or (count > 1 and rank not in (None, area.rank)):
                 continue
@@ -211,14 +212,21 @@ def _plans(imagined: _Imagined, costs: Costs) -> list[tuple[str, ...]]:
     return sorted(found, key=lambda gangs: found[gangs])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def _rooms_to_free(imagined: _Imagined, costs: Costs, count: int) -> list[NodeRoom]:
+def _by_node(rooms: Rooms, costs: Costs) -> dict[str, list[str]]:
+    """Returns the gangs that may be ended, by where they are."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for gang_id in costs:
+        for member in rooms.gangs[gang_id].gang.members:
+            if not member.ended:
+                found[member.member.node_id].append(gang_id)
+    return found
+
+
+def _rooms_to_free(imagined: _Imagined, there: Mapping[str, list[str]], count: int) -> list[NodeRoom]:
     """Returns the nodes on which somebody may be ended, and those that have room for a part as they are."""
     rooms = imagined.rooms
-    held = (member.member.node_id for gang_id in costs for member in rooms.gangs[gang_id].gang.members)
-    names = dict.fromkeys(held) if imagined.need.gpus else dict.fromkeys(rooms)
-    if imagined.need.gpus:
-        names |= dict.fromkeys(candidates_for(imagined.need, rooms, count).names())
-    return sorted((rooms[name] for name in names), key=lambda room: room.at)
+    free = candidates_for(imagined.need, rooms, count).names() if imagined.need.gpus else ()
+    return sorted((rooms[name] for name in {*there, *free}), key=lambda room: room.at)
 
 
 def _by_area(offers: Iterable[_Offer]) -> dict[Area, list[_Offer]]:
@@ -229,30 +237,66 @@ def _by_area(offers: Iterable[_Offer]) -> dict[Area, list[_Offer]]:
     return found
 
 
-def _offer(room: NodeRoom, need: Need, each: int, costs: Costs) -> _Offer | None:
-    """Returns the gangs of the node whose end gives the most GPUs for the least work; None where all are not enough."""
-    if not room.admits(need.spec):
-        return _emptied(room, costs)
-    missing = (each - room.count_free(need.model)) if each else 1
-    if missing <= 0:
-        return _Offer(room, 0.0, ())
-    gives: defaultdict[str, int] = defaultdict(int)
-    for gpu in room.matching(need.model) if need.spec.resources.gpus else ():
-        if gpu.usable and len(gpu.holders) == 1:
-            gives[gpu.holders[0]] += 1
-    able = sorted((costs[gang_id] / count, gang_id) for gang_id, count in gives.items() if gang_id in costs)
-    chosen: list[str] = []
-    for _, gang_id in able:
-        chosen.append(gang_id)
-        missing -= gives[gang_id]
-        if missing <= 0:
-            return _Offer(room, sum(costs[each] for each in chosen), tuple(chosen))
-    return None
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Finds whom a part of the gang needs to go on a node: those who give most for the least work."""
 
+    rooms: Rooms
+    need: Need
+    part: Part
+    ranks: int
+    costs: Costs
 
-def _emptied(room: NodeRoom, costs: Costs) -> _Offer | None:
-    """Returns all gangs of a node that one of the two wants for itself; None where one of them may not be ended."""
-    gangs = sorted(room.holders)
-    if len(gangs) < room.gangs or any(gang_id not in costs for gang_id in gangs):
+    def offer(self, room: NodeRoom, there: Sequence[str]) -> _Offer | None:
+        """``there``: the gangs on the node that may be ended. None where all of them are not enough."""
+        if not room.admits(self.need.spec):
+            return self._of(room, sorted(there)) if len(there) == room.gangs else None
+        if has_room(room, self.need, self.part, self.ranks):
+            return _Offer(room, 0.0, ())
+        gives = self._gives(room, there)
+        able = sorted(there, key=lambda gang_id: (self.costs[gang_id] / max(1, gives[gang_id]), gang_id))
+        only_gpus = self.part.gpus and not self.part.cpus and not self.part.memory_gb
+        if only_gpus and not any(len(gpu.holders) > 1 for gpu in room.matching(self.part.model)):
+            return self._counted(room, [gang_id for gang_id in able if gives[gang_id]], gives)
+        return self._tried(room, able)
+
+    def _gives(self, room: NodeRoom, there: Sequence[str]) -> Counter[str]:
+        gpus = room.matching(self.part.model) if self.part.gpus or self.part.share else ()
+        held = Counter(holder for gpu in gpus if gpu.usable for holder in gpu.holders)
+        return Counter({gang_id: held[gang_id] for gang_id in there})
+
+    def _counted(self, room: NodeRoom, able: Sequence[str], gives: Counter[str]) -> _Offer | None:
+        missing = self.part.gpus - room.count_free(self.part.model)
+        for number, gang_id in enumerate(able, start=1):
+            missing -= gives[gang_id]
+            if missing <= 0:
+                return self._of(room, able[:number])
         return None
-    return _Offer(room, sum(costs[gang_id] for gang_id in gangs), tuple(gangs))
+
+    def _tried(self, room: NodeRoom, able: Sequence[str]) -> _Offer | None:
+        """Where GPUs are shared, or more than GPUs is asked for: ends one after the other in the node's picture."""
+        ended: list[str] = []
+        try:
+            for gang_id in able:
+                self._give_back(room, gang_id)
+                ended.append(gang_id)
+                if has_room(room, self.need, self.part, self.ranks):
+                    return self._of(room, ended)
+            return None
+        finally:
+            for gang_id in ended:
+                gang, spec = self.rooms.gangs[gang_id]
+                for member in _on(gang, room):
+                    room.take(gang, member, spec)
+
+    def _give_back(self, room: NodeRoom, gang_id: str) -> None:
+        gang, spec = self.rooms.gangs[gang_id]
+        for member in _on(gang, room):
+            room.give_back(gang, member, spec)
+
+    def _of(self, room: NodeRoom, gang_ids: Sequence[str]) -> _Offer:
+        return _Offer(room, sum(self.costs[each] for each in gang_ids), tuple(gang_ids))
+
+
+def _on(gang: Gang, room: NodeRoom) -> list[MemberState]:
+    return [member for member in gang.members if member.member.node_id == room.id and not member.ended]
