@@ -82,4 +82,4 @@ class Cell:
 
     def why(self, gpus: int, nodes: int = 0) -> str:
         need = Need(spec=spec(gpus=gpus, nodes=nodes), workspace="default")
-        return why_it_waits(self.world.state, need, self.rooms)
+        return why_it_waits(need, self.rooms)

@@ -100,7 +100,7 @@ def test_a_waiting_one_tells_the_least_and_what_never_fits_is_refused() -> None:
     made = cell(4, 4)
     made.hold("n0", 0, 1)
     made.hold("n1", 0, 1)
-    reason = why_it_waits(made.world.state, asks(5, 8), made.rooms)
+    reason = why_it_waits(asks(5, 8), made.rooms)
     assert reason.startswith("needs at least 5 GPUs on ")
     ensure_possible(made.world.state, elastic(5, 8))
     with pytest.raises(UnschedulableError, match="asks for at least 9 GPUs; this cell has 8 GPUs on 2 nodes"):

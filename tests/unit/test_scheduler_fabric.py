@@ -145,7 +145,7 @@ def test_a_gang_that_lacks_nodes_is_told_how_many_are_free_and_where_most_are() 
     assert cell.find(24, 3) is None
     assert cell.why(24, 3) == (
         "needs 24 GPUs on 3 nodes; 2 of 3 nodes have 8 free, leaf a has 1 of them; "
-        "next node n1 has 7 free of 8 (1 held)"
+        "next node n1 has 7 free of 8 (1 held by train of ana)"
     )
 
 

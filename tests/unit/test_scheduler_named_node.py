@@ -50,7 +50,7 @@ def test_it_waits_for_that_node_though_others_are_free() -> None:
     made = cell()
     made.hold("b", 0, 1, 2)
     assert find_place(need("b"), made.rooms) is None
-    assert "needs 2 GPUs on b; best node b has 1 free of 4" in why_it_waits(made.world.state, need("b"), made.rooms)
+    assert "needs 2 GPUs on b; best node b has 1 free of 4" in why_it_waits(need("b"), made.rooms)
     found = reservation_for(made.world.state, need("b"), made.rooms, 0)
     assert found is not None
     assert found.nodes == {"b"}

@@ -17,6 +17,7 @@ from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import rooms_of
 from tests.support.builders import World, node_info, spec
+from tests.support.cells import Cell, looks_like
 
 
 def node(name: str, topology: NodeTopology, *, taken: tuple[int, ...] = ()) -> m.NodeInfo:
@@ -42,6 +43,18 @@ def test_a_pair_of_a_cube_mesh_has_two_links() -> None:
     assert ring(found) == [0, 3]
     assert found is not None
     assert "one node; ring 0-3 at 40.0 GB/s" in found.sentence
+
+
+def test_a_place_that_is_worse_than_the_node_could_give_says_by_how_much_and_who_has_the_rest() -> None:
+    cell = Cell.of(None, [looks_like(preset("dgx1_v100"), "n1")])
+    best = cell.place(2)
+    assert "less than" not in best.sentence
+    cell.hold("n1", *range(2, 8))
+    found = cell.place(2)
+    assert found.sentence.endswith("50% less than the 40.0 GB/s of 0, 3: 3 held by train of ana")
+    foreign = find_place(Need(spec=spec(gpus=2), workspace="other"), cell.rooms)
+    assert foreign is not None
+    assert foreign.sentence.endswith("3 held by others")
 
 
 def test_the_ring_of_a_gang_of_two_nodes_is_told_as_one_nodes_own() -> None:

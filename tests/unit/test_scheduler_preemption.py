@@ -321,6 +321,21 @@ def test_gangs_that_hold_cores_give_way_to_those_that_need_them(gpus: float) -> 
     check_picture(cell.world.state)
 
 
+def test_workspaces_are_not_told_of_each_others_functions_and_users() -> None:
+    cell = Cell(8, policy={"workspaces": {"prod": {"gpus": 8}}})
+    (spot,) = old_spot(cell, ("lab/ana", 8))
+    gang = cell.gang_of(spot)
+    cell.ask("prod/bob", 8, "secret")
+    cell.run()
+    assert cell.world.state.gangs[gang.id].stop_reason == "gave way to another workspace"
+    cell = Cell(8)
+    cell.ask("lab/ana", 8, "secret")
+    cell.run()
+    waits = cell.ask("prod/bob", 8)
+    cell.run()
+    assert cell.reason(waits).endswith("best node n1 has 0 free of 8 (8 held by others)")
+
+
 # ---- what went wrong once ----
 
 

@@ -38,7 +38,7 @@ def nodes(found: Place | None) -> list[str]:
 
 
 def why(cell: Cell, **resources: Any) -> str:
-    return why_it_waits(cell.world.state, asks(**resources), cell.rooms)
+    return why_it_waits(asks(**resources), cell.rooms)
 
 
 def refused(cell: Cell, **resources: Any) -> str:

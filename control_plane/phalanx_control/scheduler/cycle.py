@@ -337,7 +337,7 @@ class _Pass:
             return ""
         is_due = (crc32(call.id.encode()) + self._draft.now.log_ms // 1000) % _SENTENCE_EVERY_S == 0
         if self._unable <= LOOKED_AHEAD or is_due or not call.reason.startswith("needs "):
-            return why_it_waits(self._draft.state, need, self._rooms, kept=barred)
+            return why_it_waits(need, self._rooms, kept=barred)
         return call.reason
 
     def _leaving(self, call: Call, need: Need, barred: frozenset[str]) -> Leaving | None:
@@ -406,12 +406,16 @@ class _Pass:
 
     def _end_for(self, gang: Gang, call: Call, need: Need) -> None:
         if gang.id in self._idle_ms and not gang.calls:
-            self._let_go(gang, f"idle, and its GPUs are needed by {need.spec.name}")
+            self._let_go(gang, f"idle, and its GPUs are needed by {self._named(call, gang, need.spec.name)}")
             return
-        why = f"gave way to {need.spec.name} of {shown(self._path(call))}"
+        why = f"gave way to {self._named(call, gang, f'{need.spec.name} of {shown(self._path(call))}')}"
         error = ErrorInfo(cause=Cause.PREEMPTED, type_name="Preempted", message=why)
         gangs.drain(self._draft, gang.id, why, error=error)
         self._rooms.leaves(self._draft.state.gangs[gang.id])
+
+    def _named(self, call: Call, gang: Gang, words: str) -> str:
+        """Workspaces are not told of each other's functions and users."""
+        return words if gang.owner.workspace == call.owner.workspace else "another workspace"
 
     def _let_go(self, gang: Gang, why: str) -> None:
         gangs.drain(self._draft, gang.id, why, calls_finish=True)

@@ -13,15 +13,14 @@ from phalanx_control.scheduler.joined import pick_joined
 from phalanx_control.scheduler.nearest import why_none
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.room import NodeRoom, Rooms, empty_room
-from phalanx_control.scheduler.words import asked_gpus, count_nodes, some_words
-from phalanx_control.state.model import Gang, State
+from phalanx_control.scheduler.words import asked_gpus, count_nodes, owner_words, some_words
 from phalanx_control.state.queries import cordon_in_words
 
 _HOLDERS_NAMED = 3
 _CLOSED_NAMED = 2
 
 
-def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
+def why_it_waits(need: Need, rooms: Rooms, *, kept: frozenset[str] = frozenset()) -> str:
     """Returns the sentence for the oldest call of a function that fits nowhere now, ``kept`` nodes left out."""
     played = asks_for_played(need.model.model)
     usable = rooms.played[played]
@@ -39,7 +38,7 @@ def why_it_waits(state: State, need: Need, rooms: Rooms, *, kept: frozenset[str]
         return f"needs {asks}, free only where nodes are kept for an older call"
     instead = f"{_cordoned(need, shut)}{_counterfactual(need, rooms, kept)}"
     if need.gpus:
-        return f"{_whole(state, need, rooms, usable)}{instead}"
+        return f"{_whole(need, rooms, usable)}{instead}"
     return f"needs {asks}; none of {len(usable)} nodes has that free{instead}"
 
 
@@ -73,7 +72,7 @@ def _cpu_words(need: Need) -> str:
     return f"a place for a CPU function with {need.spec.resources.cpus:g} cpus"
 
 
-def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
+def _whole(need: Need, rooms: Rooms, usable: list[NodeRoom]) -> str:
     fewest = _fewest(need, rooms, len(usable))
     candidates = candidates_for(need, rooms, fewest)
     asks = f"needs {asked_gpus(need)} on {need.node or count_nodes(fewest)}"
@@ -82,7 +81,7 @@ def _whole(state: State, need: Need, rooms: Rooms, usable: list[NodeRoom]) -> st
     if len(candidates):
         asks = f"{asks}; {_too_few(candidates, fewest, need.gpus // fewest)}"
     best = _next_best(need, rooms, candidates) or usable[-1]
-    return f"{asks}; {_nearest_miss(state, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
+    return f"{asks}; {_nearest_miss(rooms, need, best, fewest, 'next node' if len(candidates) else 'best node')}"
 
 
 def _next_best(need: Need, rooms: Rooms, candidates: Candidates) -> NodeRoom | None:
@@ -119,7 +118,7 @@ def _too_few(candidates: Candidates, count: int, each: int) -> str:
     return f"{text}, {best.area.words} has {best.nodes} of them"
 
 
-def _nearest_miss(state: State, need: Need, best: NodeRoom, fewest: int, named: str) -> str:
+def _nearest_miss(rooms: Rooms, need: Need, best: NodeRoom, fewest: int, named: str) -> str:
     each = need.gpus // fewest
     free, total = best.count_free(need.model), len(best.matching(need.model))
     if free >= each:
@@ -131,7 +130,7 @@ def _nearest_miss(state: State, need: Need, best: NodeRoom, fewest: int, named: 
         if refusal:
             return f"{best.id} has {free} free of {total}, but {refusal}"
     text = f"{named} {best.id} has {free} free of {total}"
-    held = _holders(state, best, need)
+    held = _holders(rooms, best, need)
     return f"{text} ({held}){_never(best, need, each)}" if held else text
 
 
@@ -155,20 +154,14 @@ def _never(best: NodeRoom, need: Need, each: int) -> str:
     return f", and empty it would not do either: {refusal}" if refusal else ""
 
 
-def _holders(state: State, room: NodeRoom, need: Need) -> str:
+def _holders(rooms: Rooms, room: NodeRoom, need: Need) -> str:
     held: Counter[str] = Counter()
     for gpu in room.matching(need.model):
         if not gpu.usable:
             mark = room.node.marks.get(gpu.info.uuid)
             held[mark.state.value if mark is not None else "unusable"] += 1
         elif gpu.holders:
-            gang = state.gangs.get(gpu.holders[0])
-            held[f"held by {_owner(state, gang)}" if gang is not None else "held"] += 1
+            held[f"held by {owner_words(rooms.gangs[gpu.holders[0]], need.workspace)}"] += 1
     named = [f"{count} {what}" for what, count in sorted(held.items(), key=lambda h: (-h[1], h[0]))]
     more = len(named) - _HOLDERS_NAMED
     return ", ".join(named[:_HOLDERS_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _owner(state: State, gang: Gang) -> str:
-    name = state.functions[gang.function_id].spec.name
-    return f"{name} of {gang.owner.user}" if gang.owner.user else name

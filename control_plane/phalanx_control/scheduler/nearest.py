@@ -6,6 +6,7 @@ alike; a node of more GPUs than a table holds has one for each of its islands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,7 +20,7 @@ from phalanx.core.topology.never import Limits
 from phalanx.core.topology.node import NodeTopology
 from phalanx.core.topology.outcome import Chosen
 from phalanx.core.topology.refusals import Cause, Refusal
-from phalanx.core.topology.tables import MOST_DEVICES, Tables, build_tables
+from phalanx.core.topology.tables import MOST_DEVICES, Score, Tables, build_tables
 from phalanx_control.scheduler.kinds import GpuKind
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom
 
@@ -119,6 +120,32 @@ def bench_of(room: NodeRoom, model: GpuKind) -> Bench | None:
     by_place = {places[gpu.info.uuid]: gpu for gpu in free if gpu.info.uuid in places}
     unnamed = tuple(gpu for gpu in free if gpu.info.uuid not in named)
     return Bench(tables, mask_of(by_place), by_place, unnamed, look, up)
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """The best set of a node's GPUs if all were free, in ring order, and what its ring has; what the chosen one has."""
+
+    gpus: tuple[GpuRoom, ...]
+    gbyte_s: float
+    chosen_gbyte_s: float
+
+
+def ideal_of(room: NodeRoom, model: GpuKind, chosen: Sequence[GpuRoom]) -> Ideal | None:
+    """Returns what the node would give as many GPUs as were chosen, if all were free; None where that is no better."""
+    known = _known(room.node.info.topology)
+    if known is None or len(chosen) < 2 or isinstance(known[0], Islands):
+        return None
+    tables, places = known[0], known[1]
+    usable = {places[gpu.info.uuid]: gpu for gpu in room.matching(model) if gpu.usable and gpu.info.uuid in places}
+    ours = [places[gpu.info.uuid] for gpu in chosen if gpu.info.uuid in places]
+    best = _choose(tables, mask_of(usable), len(chosen))
+    if not isinstance(best, Chosen) or len(ours) < len(chosen):
+        return None
+    ring = Score.of(tables.score[mask_of(ours)]).ring_mbyte_s
+    if best.score.ring_mbyte_s <= ring:
+        return None
+    return Ideal(tuple(usable[at] for at in best.ring), best.ring_gbyte_s, ring / 1000)
 
 
 def why_never(room: NodeRoom, model: GpuKind, count: int) -> str:

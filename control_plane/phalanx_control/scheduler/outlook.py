@@ -102,7 +102,7 @@ def start_of(state: State, need: Need, owner: Owner, now: Now) -> StartView:
     if found is None:
         return StartView(sentence="no set of nodes that take work could hold it", ahead=ahead, fits_now=smaller)
     at_ms = _wall(found.at_ms, now)
-    return StartView(at_ms=at_ms, sentence=_sentence(state, found, rooms), ahead=ahead, fits_now=smaller)
+    return StartView(at_ms=at_ms, sentence=_sentence(state, found, rooms, owner), ahead=ahead, fits_now=smaller)
 
 
 def _refusal(accounts: Accounts, path: Path, need: Need) -> str:
@@ -111,13 +111,15 @@ def _refusal(accounts: Accounts, path: Path, need: Need) -> str:
     return accounts.why_limited(limited, asked) if limited is not None else accounts.takes_guaranteed(path, need.spec)
 
 
-def _sentence(state: State, found: Reservation, rooms: Rooms) -> str:
+def _sentence(state: State, found: Reservation, rooms: Rooms, owner: Owner) -> str:
     where = _names(found.nodes)
     if len(found.nodes) > 1 and found.area is not rooms.fabric.cell:
         where = f"{where} in {found.area.words}"
     if found.last is None:
         return f"on {where}"
-    who = f"{queries.function_label(state, found.last.function_id)} of {found.last.owner.user or 'nobody'}"
+    who = "a gang of another workspace"
+    if found.last.owner.workspace == owner.workspace:
+        who = f"{queries.function_label(state, found.last.function_id)} of {found.last.owner.user or 'nobody'}"
     if found.is_known:
         return f"on {where}, when {who} has ended at its time limit"
     return f"on {where}, when {who} has ended, which has no time limit"

@@ -8,9 +8,9 @@ from phalanx_control.scheduler.candidates import Tally
 from phalanx_control.scheduler.cell_fabric import level_words
 from phalanx_control.scheduler.domains import Choice
 from phalanx_control.scheduler.kinds import ANY_GPU, GpuKind
-from phalanx_control.scheduler.nearest import Picked
+from phalanx_control.scheduler.nearest import Picked, ideal_of
 from phalanx_control.scheduler.need import Need
-from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
+from phalanx_control.scheduler.room import GpuRoom, Held, NodeRoom, Rooms
 
 _NODES_NAMED = 8
 
@@ -26,7 +26,8 @@ def placement_words(
         which = "as many nodes as can share it evenly" if need.spec.resources.spread else "the fewest nodes that fit"
         why = f"{which}: {nodes}"
     near = _nearness(rooms, choice, len(chosen)) if choice is not None else ""
-    more = [text for text in (_size_words(need), note, _fabric_words(need), _gpus_words(chosen)) if text]
+    parts = (_size_words(need), note, _fabric_words(need), _gpus_words(chosen), _ideal_words(need, rooms, chosen))
+    more = [text for text in parts if text]
     return "; ".join([f"{count_gpus(need.gpus, need.model)}: {_where(chosen)}, {why}{near}", *more])
 
 
@@ -47,6 +48,27 @@ def _gpus_words(chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:
     """Says why these GPUs of a node: of the first one where there are several, whose rings end at its ports."""
     room, picked = chosen[0]
     return picked.why if len(chosen) == 1 or not picked.why else f"within {room.id}: {picked.why}"
+
+
+def _ideal_words(need: Need, rooms: Rooms, chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:
+    """Says by how much the node's best set would be better, and who has some of it; "" where this is the best."""
+    room, picked = chosen[0]
+    ideal = ideal_of(room, need.model, picked.gpus) if len(chosen) == 1 else None
+    if ideal is None:
+        return ""
+    held = [gpu for gpu in ideal.gpus if not gpu.free]
+    holders = dict.fromkeys(owner_words(rooms.gangs[gpu.holders[0]], need.workspace) for gpu in held if gpu.holders)
+    why = f": {indices(held)} held by {' and '.join(holders)}" if holders else ""
+    less = 1 - ideal.chosen_gbyte_s / ideal.gbyte_s
+    return f"{less:.0%} less than the {ideal.gbyte_s:.1f} GB/s of {indices(ideal.gpus)}{why}"
+
+
+def owner_words(held: Held, workspace: str) -> str:
+    """Names a gang's function and user to those of its workspace."""
+    gang, spec = held
+    if gang.owner.workspace != workspace:
+        return "others"
+    return f"{spec.name} of {gang.owner.user}" if gang.owner.user else spec.name
 
 
 def _where(chosen: Sequence[tuple[NodeRoom, Picked]]) -> str:
