@@ -132,6 +132,11 @@ class Session:
                     return await act(agent_pb2_grpc.AgentsStub(channel))
                 except (grpc.aio.UsageError, asyncio.InvalidStateError):
                     log.info("a blob transfer lost its connection")
+                except asyncio.CancelledError:
+                    # what is under way on a channel that is closed is cancelled, and says so as if its task were
+                    if _is_cancelled():
+                        raise
+                    log.info("a blob transfer lost its connection")
                 except grpc.aio.AioRpcError as e:
                     if e.code() not in _PASSING:
                         raise
@@ -270,3 +275,9 @@ async def _chunks(name: str, data: memoryview) -> AsyncIterator[common_pb2.BlobC
     yield common_pb2.BlobChunk(name=name, data=bytes(data[:CHUNK_BYTES]))
     for at in range(CHUNK_BYTES, len(data), CHUNK_BYTES):
         yield common_pb2.BlobChunk(data=bytes(data[at : at + CHUNK_BYTES]))
+
+
+def _is_cancelled() -> bool:
+    """Says whether somebody has asked the running task to end."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -177,6 +177,29 @@ async def test_blobs_go_both_ways_in_chunks(server: AgentsServer, tmp_path: Path
         assert await made.get_blob("sha256:x") == data
 
 
+async def test_a_blob_that_was_under_way_when_the_session_ended_comes_with_the_next(
+    server: AgentsServer, tmp_path: Path
+) -> None:
+    """Else the gang that needs it would never be prepared."""
+    server.blobs["sha256:x"], server.stuck = b"code", 1
+    async with session(server, tmp_path=tmp_path) as (made, _):
+        fetching = asyncio.create_task(made.get_blob("sha256:x"))
+        await wait_until_async(lambda: len(server.asked) == 1, "it is asked for")
+        server.drop()
+        async with asyncio.timeout(20):
+            assert await fetching == b"code"
+
+
+async def test_a_fetch_that_is_given_up_ends(server: AgentsServer, tmp_path: Path) -> None:
+    server.blobs["sha256:x"], server.stuck = b"code", 1
+    async with session(server, tmp_path=tmp_path) as (made, _):
+        fetching = asyncio.create_task(made.get_blob("sha256:x"))
+        await wait_until_async(lambda: len(server.asked) == 1, "it is asked for")
+        fetching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+
+
 async def test_a_blob_that_is_refused_is_an_error_and_not_tried_for_ever(server: AgentsServer, tmp_path: Path) -> None:
     async with session(server, tmp_path=tmp_path) as (made, _):
         with pytest.raises(grpc.aio.AioRpcError, match="no blob"):

@@ -34,6 +34,9 @@ class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServic
         self.hellos: list[Hello] = []
         self.enrolled: list[str] = []
         self.blobs: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        """Blobs that were asked for; the first ``stuck`` of these never come."""
+        self.stuck = 0
         self._sessions: set[asyncio.Queue[ToAgent | None]] = set()
         self._server: Any = None
         self.port = 0
@@ -107,6 +110,9 @@ class AgentsServer(agent_pb2_grpc.AgentsServicer, control_pb2_grpc.ControlServic
     async def GetBlob(self, request: Any, context: Any) -> AsyncIterator[Any]:
         if request.name not in self.blobs:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no blob {request.name}")
+        self.asked.append(request.name)
+        if len(self.asked) <= self.stuck:
+            await asyncio.Event().wait()
         yield common_pb2.BlobChunk(name=request.name, data=self.blobs[request.name])
 
     async def _read(self, messages: AsyncIterator[Any], queue: asyncio.Queue[ToAgent | None]) -> None:
