@@ -346,7 +346,8 @@ def test_a_gang_without_an_agent_ends_after_its_disconnect_grace(gangs: Gangs) -
     keeper.send(Frame(Kind.ACK, NO_ID))
 
 
-def test_a_gang_whose_agent_falls_silent_ends_though_its_connection_stands(gangs: Gangs) -> None:
+@pytest.mark.parametrize("pings", [1, 0], ids=["after a word", "at once"])
+def test_a_gang_whose_agent_falls_silent_ends_though_its_connection_stands(gangs: Gangs, pings: int) -> None:
     def wait() -> None:
         import threading
 
@@ -355,7 +356,8 @@ def test_a_gang_whose_agent_falls_silent_ends_though_its_connection_stands(gangs
     keeper = gangs.one(wait, gpus=0, limits=Limits(disconnect_grace_s=0.5))
     pids = keeper.pids()
     keeper.call()
-    keeper.send(Frame(Kind.PING))
+    for _ in range(pings):
+        keeper.send(Frame(Kind.PING))
     assert "disconnect_grace" in keeper.ended()["error"]["message"]
     assert not process_exists(pids[0])
     keeper.leave()

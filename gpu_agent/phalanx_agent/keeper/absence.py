@@ -35,7 +35,7 @@ class Absence:
             self._at(self.grace_ms, lambda: self.abandon(self.grace_ms))
 
     def heard(self) -> None:
-        """An agent that pings and then falls silent is as good as gone, though its connection stands."""
+        """An agent that has come, or pinged, and then falls silent is as good as gone, though its connection stands."""
         if self.grace_ms:
             silent_ms = max(self.grace_ms, SHORTEST_SILENCE_MS)
             self._at(silent_ms, lambda: self.abandon(silent_ms))

@@ -120,6 +120,8 @@ class Gang:
         """A (new) agent: it hears the state, and everything that it has not acknowledged."""
         del frame
         self.absence.over()
+        if self.ended is None and not self.ending.begun:
+            self.absence.heard()
         self.outbox.attached()
         self.lanes.close_all()
         self.terminals.close_all("the node's agent was started again")
