@@ -19,6 +19,7 @@ import grpc.aio
 from phalanx import wire
 from phalanx.core.clock import Clock
 from phalanx.core.messages import Ack, FromAgent, Hello, Report, ToAgent, Welcome
+from phalanx.core.tasks import is_cancelled
 from phalanx_agent.enrol import CHANNEL_OPTIONS, Enrolment, Identity
 from phalanx_agent.outbox import Outbox
 from phalanx_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
@@ -133,8 +134,7 @@ class Session:
                 except (grpc.aio.UsageError, asyncio.InvalidStateError):
                     log.info("a blob transfer lost its connection")
                 except asyncio.CancelledError:
-                    # what is under way on a channel that is closed is cancelled, and says so as if its task were
-                    if _is_cancelled():
+                    if is_cancelled():
                         raise
                     log.info("a blob transfer lost its connection")
                 except grpc.aio.AioRpcError as e:
@@ -275,9 +275,3 @@ async def _chunks(name: str, data: memoryview) -> AsyncIterator[common_pb2.BlobC
     yield common_pb2.BlobChunk(name=name, data=bytes(data[:CHUNK_BYTES]))
     for at in range(CHUNK_BYTES, len(data), CHUNK_BYTES):
         yield common_pb2.BlobChunk(data=bytes(data[at : at + CHUNK_BYTES]))
-
-
-def _is_cancelled() -> bool:
-    """Says whether somebody has asked the running task to end."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

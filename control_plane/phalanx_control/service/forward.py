@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from phalanx.core.errors import ConnectionFailedError
+from phalanx.core.tasks import is_cancelled
 from phalanx.wire_errors import LOG_SEQ_KEY, metadata_dict
 from phalanx_control.certificates import REPLICA_NAME
 from phalanx_control.service.blob_reach import BLOBS_KEY, BlobReach
@@ -78,9 +79,13 @@ class LeaderForwarder:
         )
         try:
             reply = await call
+        except asyncio.CancelledError as e:
+            if is_cancelled():
+                raise
+            raise _changed() from e
         except grpc.aio.AioRpcError as e:
             if e.code() is grpc.StatusCode.CANCELLED:
-                raise ConnectionFailedError("the leader changed meanwhile", hint="ask again with the same ids") from e
+                raise _changed() from e
             await context.abort(e.code(), e.details() or "", tuple(e.trailing_metadata() or ()))
             raise
         said = metadata_dict(await call.trailing_metadata())
@@ -101,3 +106,7 @@ class LeaderForwarder:
             if former is not None:
                 await former.close(grace=0)
         return control_pb2_grpc.ControlStub(self._channel)
+
+
+def _changed() -> ConnectionFailedError:
+    return ConnectionFailedError("the leader changed meanwhile", hint="ask again with the same ids")
