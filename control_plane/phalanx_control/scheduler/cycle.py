@@ -139,7 +139,7 @@ class _Pass:
         if self._may_wait_at_a_gang(call) and self._use_warm(call, line, at_most=gangs.PREFETCH - 1):
             return ""
         if refused or behind:
-            self._pass_over(call)
+            self._pass_over(call, all_alike=bool(refused) or not self._may_end_in_time)
         if refused:
             return refused
         if behind:
@@ -149,14 +149,14 @@ class _Pass:
             self._hopeless.add(line)
         return self._make_room_or_explain(call, barred)
 
-    def _pass_over(self, call: Call) -> None:
-        """Its user's further calls to the function would be told the same: a few are, and none of them keeps others
-        from being looked at. Unless they might end before the nodes that are kept are needed.
+    def _pass_over(self, call: Call, *, all_alike: bool) -> None:
+        """None of its user's further calls to the function keeps others from being looked at. Where they are
+        ``all_alike``, since no shorter one could start, a few are told the same, and the rest nothing.
         """
         self._looked -= 1
         user = (call.function_id, call.owner.workspace, call.owner.user)
         self._passed_over[user] += 1
-        if self._passed_over[user] >= _TOLD_THE_SAME and not self._may_end_in_time:
+        if all_alike and self._passed_over[user] >= _TOLD_THE_SAME:
             self._hopeless.add(user)
 
     @property
