@@ -13,14 +13,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phalanx.core.errors import NotFoundError, PhalanxError
 from phalanx_control.log.errors import UnreadableLogError
-from phalanx_control.log.folding import base_state, batches_up_to, decode_state, fold_batch, load_snapshot
+from phalanx_control.log.folding import (
+    base_state,
+    batches_up_to,
+    decode_state,
+    fold_batch,
+    load_snapshot,
+    read_all,
+    read_history,
+)
 from phalanx_control.log.history import Archive
 from phalanx_control.log.log import Batch, LogStore, batch_to_line
 from phalanx_control.log.redis_log import RedisLog
@@ -37,35 +45,11 @@ class Check:
     problems: tuple[str, ...] = ()
 
 
-def read_history(archive: Archive, *, after: int = 0) -> Iterator[Batch]:
-    """Yields the archived batches after ``after``, in order. Raises UnreadableLogError at a gap."""
-    expected = 0
-    for segment in archive.segments():
-        if segment.last <= after:
-            continue
-        for batch in segment.batches(after=max(after, expected - 1)):
-            if expected and batch.seq != expected:
-                raise UnreadableLogError(f"the history has no batch {expected}: {segment.path.name} has {batch.seq}")
-            expected = batch.seq + 1
-            yield batch
-
-
 def batches_about(archive: Archive, call_id: str) -> Iterator[Batch]:
     """Yields the archived batches that name ``call_id``."""
     needle = call_id.encode()
     for batch in read_history(archive):
         if needle in batch_to_line(batch):
-            yield batch
-
-
-async def read_all(archive: Archive, log: LogStore | None) -> AsyncIterator[Batch]:
-    """Yields the history and then what the log has beyond it."""
-    last = 0
-    for batch in read_history(archive):
-        last = batch.seq
-        yield batch
-    if log is not None:
-        async for batch in batches_up_to(log, after=last, end=await log.last()):
             yield batch
 
 

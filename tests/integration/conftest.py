@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx_control.log.redis_log import RedisLog
 from phalanx_control.replica import Replica
 from tests.support.control_plane import Client, client_of, running_replica
 from tests.support.gang_driver import Gangs
@@ -49,6 +50,17 @@ def store() -> Iterator[StoreServer]:
     """One store for a file's tests; each test has a cell of its own in it."""
     with running_store() as server:
         yield server
+
+
+@pytest.fixture
+async def log(store: StoreServer) -> AsyncIterator[RedisLog]:
+    """A log on a store that holds nothing else."""
+    client = store.client()
+    client.flushall()
+    client.close()
+    redis_log = RedisLog(store.url, cell="t")
+    yield redis_log
+    await redis_log.close()
 
 
 @pytest.fixture

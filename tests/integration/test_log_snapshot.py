@@ -5,41 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from phalanx_control import archive as archive_command
-from phalanx_control.archive import batches_about, check, read_history
+from phalanx_control.archive import batches_about, check
 from phalanx_control.controller_rules import Timing
 from phalanx_control.log.errors import UnreadableLogError
-from phalanx_control.log.folding import decode_state, encode_state, fold_batch, load_snapshot
+from phalanx_control.log.folding import decode_state, encode_state, fold_batch, load_snapshot, read_history
 from phalanx_control.log.history import KEEP_MS, Archive
 from phalanx_control.log.log import Snapshot
 from phalanx_control.log.redis_log import RedisLog
 from phalanx_control.log.snapshot import prune_history, snapshot_in_process, take_snapshot
 from phalanx_control.state.model import State, to_jsonable
 from tests.support.history_checker.records import read_history as read_independently
-from tests.support.replicas import leading, leads, start_replica, submit
-from tests.support.store import StoreServer, running_store
+from tests.support.replicas import leading, leads, start_replica, submit, trim
+from tests.support.store import StoreServer
 from tests.support.wait import wait_until_async
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with running_store() as store:
-        yield store
-
-
-@pytest.fixture
-async def log(server: StoreServer) -> AsyncIterator[RedisLog]:
-    client = server.client()
-    client.flushall()
-    client.close()
-    redis_log = RedisLog(server.url, cell="t")
-    yield redis_log
-    await redis_log.close()
 
 
 async def filled(log: RedisLog, calls: int = 30) -> State:
@@ -48,13 +31,6 @@ async def filled(log: RedisLog, calls: int = 30) -> State:
         for _ in range(calls):
             await submit(controller, body=b"x")
         return controller.state
-
-
-async def trim(log: RedisLog, snapshot: Snapshot) -> None:
-    taken = await log.acquire(await log.leader(), leader_id="trimmer", address="")
-    assert taken is not None
-    await log.trim(snapshot, epoch=taken.epoch, leader_id="trimmer")
-    await log.resign(taken.epoch, "trimmer")
 
 
 async def test_a_state_survives_being_written_and_read(log: RedisLog) -> None:
@@ -107,10 +83,10 @@ async def test_a_standby_that_missed_trimmed_batches_starts_again_from_the_snaps
 
 
 async def test_the_snapshot_program_runs_apart_and_the_leader_trims(
-    server: StoreServer, log: RedisLog, tmp_path: Path
+    store: StoreServer, log: RedisLog, tmp_path: Path
 ) -> None:
     async def make_snapshot() -> Snapshot:
-        return await snapshot_in_process(store=server.url, cell="t", folder=tmp_path)
+        return await snapshot_in_process(store=store.url, cell="t", folder=tmp_path)
 
     timing = Timing(snapshot_every=10, snapshot_check_s=0.05)
     replica = start_replica(log, timing=timing, make_snapshot=make_snapshot)
@@ -197,11 +173,11 @@ async def test_a_damaged_snapshot_is_refused(log: RedisLog) -> None:
 
 
 async def test_the_check_is_a_command(
-    server: StoreServer, log: RedisLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: StoreServer, log: RedisLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await filled(log, 3)
     await take_snapshot(log, Archive(tmp_path))
-    arguments = ["--folder", str(tmp_path), "--store", server.url, "--cell", "t"]
+    arguments = ["--folder", str(tmp_path), "--store", store.url, "--cell", "t"]
     assert await asyncio.to_thread(archive_command.main, ["check", *arguments]) == 0
     assert "the state is what the history says" in capsys.readouterr().out
     assert await asyncio.to_thread(archive_command.main, ["history", *arguments]) == 0

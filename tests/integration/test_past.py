@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -13,44 +12,14 @@ from phalanx.core.errors import NotFoundError
 from phalanx.core.ids import new_call_id
 from phalanx.wire_errors import to_exception
 from phalanx_control.log.history import Archive
-from phalanx_control.log.log import Batch
 from phalanx_control.log.past import state_at
 from phalanx_control.log.redis_log import RedisLog
 from phalanx_control.log.snapshot import take_snapshot
 from phalanx_control.replica import Replica
 from phalanx_proto.v1 import control_pb2
 from tests.support.control_plane import Client, client_of
-from tests.support.replicas import leading, submit
-from tests.support.store import StoreServer, running_store
+from tests.support.replicas import leading, submit, trim
 from tests.support.wait import wait_until_async
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with running_store() as store:
-        yield store
-
-
-@pytest.fixture
-async def log(server: StoreServer) -> AsyncIterator[RedisLog]:
-    client = server.client()
-    client.flushall()
-    client.close()
-    redis_log = RedisLog(server.url, cell="t")
-    yield redis_log
-    await redis_log.close()
-
-
-async def batches_of(log: RedisLog) -> list[Batch]:
-    return await log.read_after(0)
-
-
-async def trim(log: RedisLog, archive: Archive) -> None:
-    snapshot = await take_snapshot(log, archive)
-    taken = await log.acquire(await log.leader(), leader_id="trimmer", address="")
-    assert taken is not None
-    await log.trim(snapshot, epoch=taken.epoch, leader_id="trimmer")
-    await log.resign(taken.epoch, "trimmer")
 
 
 async def test_each_moment_shows_what_the_entries_before_it_made(log: RedisLog, tmp_path: Path) -> None:
@@ -60,10 +29,10 @@ async def test_each_moment_shows_what_the_entries_before_it_made(log: RedisLog, 
         async with leading(log) as controller:
             for _ in range(5):
                 await submit(controller, body=b"x")
-        for batch in await batches_of(log):
+        for batch in await log.read_after(0):
             seen[batch.seq] = batch.wall_ms
         if part < 2:
-            await trim(log, archive)
+            await trim(log, await take_snapshot(log, archive))
     times = sorted(set(seen.values()))
     for wall_ms in times:
         moment, state = await state_at(archive, log, wall_ms)

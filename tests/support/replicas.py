@@ -13,7 +13,7 @@ from phalanx.core.spec import FunctionSpec
 from phalanx_control.controller import Controller
 from phalanx_control.controller_parts import MakeSnapshot
 from phalanx_control.controller_rules import Rules, Timing
-from phalanx_control.log.log import LogStore
+from phalanx_control.log.log import LogStore, Snapshot
 from phalanx_control.state import commands as c
 from phalanx_control.state import events as ev
 from phalanx_control.state.model import BodyRef, Gang, Owner
@@ -87,6 +87,14 @@ async def submit(controller: Controller, call_id: str = "", body: bytes = b"") -
     command = c.Submit(call_id=call_id, function_id=SPEC.function_id, owner=OWNER, args=args)
     await controller.execute(command, {args.key: body} if body else {})
     return call_id
+
+
+async def trim(log: LogStore, snapshot: Snapshot) -> None:
+    """Lets the log begin at the snapshot, as a leader does."""
+    taken = await log.acquire(await log.leader(), leader_id="trimmer", address="")
+    assert taken is not None
+    await log.trim(snapshot, epoch=taken.epoch, leader_id="trimmer")
+    await log.resign(taken.epoch, "trimmer")
 
 
 def kinds(events: ev.Events) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 
@@ -68,3 +68,26 @@ def base_state(archive: Archive) -> State:
     """Returns the state that the archive's history begins after. Raises NotFoundError, UnreadableLogError."""
     seq = archive.base_seq()
     return decode_state(archive.snapshot_data(seq)) if seq else State()
+
+
+def read_history(archive: Archive, *, after: int = 0) -> Iterator[Batch]:
+    """Yields the archived batches after ``after``, in order. Raises UnreadableLogError at a gap."""
+    expected = 0
+    for segment in archive.segments():
+        if segment.last <= after:
+            continue
+        for batch in segment.batches(after=max(after, expected - 1)):
+            if expected and batch.seq != expected:
+                raise UnreadableLogError(f"the history has no batch {expected}: {segment.path.name} has {batch.seq}")
+            expected = batch.seq + 1
+            yield batch
+
+
+async def read_all(archive: Archive, log: LogStore | None, *, after: int = 0) -> AsyncIterator[Batch]:
+    """Yields the history after ``after`` and then what the log has beyond it."""
+    for batch in read_history(archive, after=after):
+        after = batch.seq
+        yield batch
+    if log is not None:
+        async for batch in batches_up_to(log, after=after, end=await log.last()):
+            yield batch

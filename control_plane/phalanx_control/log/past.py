@@ -13,15 +13,17 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from phalanx.core.errors import NotFoundError, PhalanxError
-from phalanx_control.log.folding import base_state, batches_up_to, decode_state, encode_state, fold_batch
+from phalanx_control.log.folding import base_state, decode_state, encode_state, fold_batch, read_all
 from phalanx_control.log.history import Archive
-from phalanx_control.log.log import Batch, LogStore
+from phalanx_control.log.log import LogStore, batch_from_line
+from phalanx_control.log.program import run_program
 from phalanx_control.log.redis_log import RedisLog
 from phalanx_control.state.model import State
 
@@ -40,7 +42,7 @@ class Moment:
 async def state_at(archive: Archive, log: LogStore, wall_ms: int) -> tuple[Moment, State]:
     """Returns the state after the last entry up to ``wall_ms``. Raises NotFoundError where the history begins later."""
     state, known_ms = _nearest(archive, wall_ms)
-    async for batch in _after(archive, log, state.seq):
+    async for batch in read_all(archive, log, after=state.seq):
         if batch.wall_ms > wall_ms:
             if not known_ms:
                 raise NotFoundError(f"the history that is kept begins at {in_words(batch.wall_ms)}")
@@ -61,22 +63,9 @@ def _nearest(archive: Archive, wall_ms: int) -> tuple[State, int]:
 
 
 def _last_wall_ms(path: Path) -> int:
-    *_, last = path.read_bytes().splitlines()
-    return int(json.loads(last)["wall_ms"])
-
-
-async def _after(archive: Archive, log: LogStore, seq: int) -> AsyncIterator[Batch]:
-    for batch in _in_history(archive, seq):
-        seq = batch.seq
-        yield batch
-    async for batch in batches_up_to(log, after=seq, end=await log.last()):
-        yield batch
-
-
-def _in_history(archive: Archive, seq: int) -> Iterator[Batch]:
-    for segment in archive.segments():
-        if segment.last > seq:
-            yield from segment.batches(after=seq)
+    with path.open("rb") as lines:
+        (last,) = deque(lines, maxlen=1)
+    return batch_from_line(last).wall_ms
 
 
 def in_words(wall_ms: int) -> str:
@@ -89,25 +78,13 @@ def in_words(wall_ms: int) -> str:
 
 async def past_in_process(*, store: str, cell: str, folder: Path, wall_ms: int) -> tuple[Moment, State]:
     """Runs this module as a program. Raises what `state_at` does, and RuntimeError with the program's last words."""
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "phalanx_control.log.past"),
-        *("--store", store, "--cell", cell, "--folder", str(folder), "--at", str(wall_ms)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            out, err = await program.communicate()
-    finally:
-        if program.returncode is None:
-            program.kill()
-            await program.wait()
-    if program.returncode == _REFUSED:
-        raise NotFoundError(err.decode().strip())
-    if program.returncode != 0:
-        raise RuntimeError(f"the past could not be read: {err.decode()[-500:]}")
-    head, _, data = out.partition(b"\n")
+    args = ("--store", store, "--cell", cell, "--folder", str(folder), "--at", str(wall_ms))
+    ended = await run_program("phalanx_control.log.past", *args, timeout_s=TIMEOUT_S)
+    if ended.code == _REFUSED:
+        raise NotFoundError(ended.last_words)
+    if ended.code != 0:
+        raise RuntimeError(f"the past could not be read: {ended.last_words}")
+    head, _, data = ended.out.partition(b"\n")
     return Moment(**json.loads(head)), await asyncio.to_thread(decode_state, data)
 
 

@@ -19,6 +19,7 @@ from phalanx.core.clock import SystemClock
 from phalanx_control.log.folding import base_state, batches_up_to, encode_state, fold_batch, load_snapshot
 from phalanx_control.log.history import Archive
 from phalanx_control.log.log import Batch, LogStore, Snapshot
+from phalanx_control.log.program import run_program
 from phalanx_control.log.redis_log import RedisLog
 
 TIMEOUT_S = 600.0
@@ -56,23 +57,11 @@ def prune_history(archive: Archive, *, wall_ms: int) -> None:
 
 async def snapshot_in_process(*, store: str, cell: str, folder: Path) -> Snapshot:
     """Runs this module as a program and returns the snapshot that it wrote. Raises RuntimeError with its last words."""
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "phalanx_control.log.snapshot"),
-        *("--store", store, "--cell", cell, "--folder", str(folder)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            out, err = await program.communicate()
-    finally:
-        if program.returncode is None:
-            program.kill()
-            await program.wait()
-    if program.returncode != 0:
-        raise RuntimeError(f"the snapshot program ended with {program.returncode}: {err.decode()[-500:]}")
-    seq = int(json.loads(out)["seq"])
+    args = ("--store", store, "--cell", cell, "--folder", str(folder))
+    ended = await run_program("phalanx_control.log.snapshot", *args, timeout_s=TIMEOUT_S)
+    if ended.code != 0:
+        raise RuntimeError(f"the snapshot program ended with {ended.code}: {ended.last_words}")
+    seq = int(json.loads(ended.out)["seq"])
     return Snapshot(seq=seq, data=Archive(folder).snapshot_data(seq))
 
 

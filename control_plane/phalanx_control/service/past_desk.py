@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast
 
 from phalanx.core.clock import Clock
 from phalanx.core.errors import InvalidSpecError
@@ -18,9 +17,9 @@ from phalanx_control.archive_calls import CallArchive
 from phalanx_control.log.past import Moment, in_words
 from phalanx_control.metering.book import PriceBook
 from phalanx_control.service.pictures import StatePictures
-from phalanx_control.service.ports import ControllerPort
 from phalanx_control.service.queries import MAX_LIMIT, Queries
-from phalanx_control.service.queue_desk import QueueDesk
+from phalanx_control.service.queue_desk import queue_at
+from phalanx_control.state.commands import Now
 from phalanx_control.state.model import State
 
 StateAt = Callable[[int], Awaitable[tuple[Moment, State]]]
@@ -29,7 +28,7 @@ StateAt = Callable[[int], Awaitable[tuple[Moment, State]]]
 
 @dataclass(frozen=True, slots=True)
 class _Still:
-    """A controller to which nothing happens."""
+    """What does not change any more."""
 
     state: State
 
@@ -61,13 +60,12 @@ class PastDesk:
             raise InvalidSpecError(f"{in_words(wall_ms)} is not in the past", hint="gpuctl at 10m")
         async with self._one:
             moment, state = await self._state_at(wall_ms)
-        still = cast("ControllerPort", _Still(state))
-        queries = Queries(still, self._pictures, self._archive)
+        queries = Queries(_Still(state), self._pictures, self._archive)
         return PastView(
             at_ms=moment.wall_ms,
             seq=moment.seq,
             nodes=queries.nodes(),
             gangs=queries.gangs(),
             calls=await queries.calls(limit=MAX_LIMIT),
-            queue=QueueDesk(still, self._clock).queue(0, wall_ms=wall_ms),
+            queue=queue_at(state, Now(log_ms=state.log_ms, wall_ms=wall_ms)),
         )

@@ -29,11 +29,15 @@ class Leadership(Protocol):
         ...
 
 
-class ControllerPort(Leadership, Protocol):
-    """The controller, as the services use it. ``state`` and ``seq`` show durable entries only."""
+class StateSource(Protocol):
+    """What has a state to show; durable entries only."""
 
     @property
     def state(self) -> State: ...
+
+
+class ControllerPort(Leadership, StateSource, Protocol):
+    """The controller, as the services use it. ``seq`` shows durable entries only."""
 
     @property
     def seq(self) -> int: ...

@@ -20,7 +20,7 @@ from phalanx_control.archive_calls import CallArchive
 from phalanx_control.archive_index import CallFilter
 from phalanx_control.service.caller import caller
 from phalanx_control.service.explaining import of_ended, of_living
-from phalanx_control.service.ports import ControllerPort
+from phalanx_control.service.ports import StateSource
 from phalanx_control.state.commands import Submit
 from phalanx_control.state.model import App, Call, Function, Gang, Node, State
 from phalanx_control.state.queries import children_of, held_gang, key_name, with_lines
@@ -67,8 +67,8 @@ class Found:
 class Queries:
     """Answers for the present caller."""
 
-    def __init__(self, controller: ControllerPort, pictures: Pictures, archive: CallArchive) -> None:
-        self._controller = controller
+    def __init__(self, source: StateSource, pictures: Pictures, archive: CallArchive) -> None:
+        self._source = source
         self._pictures = pictures
         self._archive = archive
 
@@ -203,7 +203,7 @@ class Queries:
 
     @property
     def _state(self) -> State:
-        return self._controller.state
+        return self._source.state
 
     def _matching(self, state: str, function: str, ended_too: bool, parent: str) -> Iterator[Call]:
         workspace = _workspace()

@@ -40,15 +40,9 @@ class QueueDesk:
             return control_pb2.PolicyText(policy=state.policy, warning=outlook.policy_words(state))
         return control_pb2.PolicyText(policy=only_of(state.policy, caller().owner.workspace))
 
-    def queue(self, limit: int, *, wall_ms: int = 0) -> QueueView:
-        """Returns what waits in the caller's workspace, or in all for an operator. ``wall_ms``: when; 0: now."""
-        state = self._state
-        now = Now(log_ms=state.log_ms, wall_ms=wall_ms) if wall_ms else self._now
-        workspace = "" if is_operator() else caller().owner.workspace
-        found = tuple(outlook.waiting(state, now, limit=outlook.MOST_SHOWN))
-        mine = [each for each in found if workspace in ("", each.workspace)][: limit or outlook.MOST_SHOWN]
-        accounts = outlook.accounts_of(state, now, workspace=workspace)
-        return QueueView(waiting=tuple(mine), accounts=accounts, others=len(state.queue) - len(mine))
+    def queue(self, limit: int) -> QueueView:
+        """Returns what waits in the caller's workspace, or in all for an operator."""
+        return queue_at(self._state, self._now, limit=limit)
 
     def start(self, spec: FunctionSpec) -> StartView:
         """Raises UnschedulableError where it could never start."""
@@ -65,3 +59,12 @@ class QueueDesk:
     def _now(self) -> Now:
         """Of a standby the log's clock stands at the last entry: times that it tells may be a moment late."""
         return Now(log_ms=self._state.log_ms, wall_ms=self._clock.wall_ms())
+
+
+def queue_at(state: State, now: Now, *, limit: int = 0) -> QueueView:
+    """Returns what waits then in the caller's workspace, or in all for an operator."""
+    workspace = "" if is_operator() else caller().owner.workspace
+    found = tuple(outlook.waiting(state, now, limit=outlook.MOST_SHOWN))
+    mine = [each for each in found if workspace in ("", each.workspace)][: limit or outlook.MOST_SHOWN]
+    accounts = outlook.accounts_of(state, now, workspace=workspace)
+    return QueueView(waiting=tuple(mine), accounts=accounts, others=len(state.queue) - len(mine))
