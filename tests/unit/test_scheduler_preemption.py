@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from phalanx.core import messages as m
-from phalanx.core.spec import Limits, Resources
+from phalanx.core.spec import Limits, Resources, Retrying
 from phalanx.core.states import CallState, Cause, GangState, Outcome
 from phalanx_control.scheduler.need import Need
 from phalanx_control.scheduler.reserve import reservation_for
 from phalanx_control.scheduler.room import rooms_of
 from phalanx_control.state import commands as c
 from phalanx_control.state.model import Gang, Owner
-from tests.support.builders import spec
+from tests.support.builders import ANA, spec
 from tests.support.invariants import check_history, check_state
 from tests.support.pictures import check_picture
 from tests.unit.test_scheduler_accounts import Cell
@@ -252,6 +252,42 @@ def test_a_short_call_passes_longer_ones_of_its_function_that_may_not_start() ->
     cell.run()
     assert {cell.world.call(call).state for call in long} == {CallState.QUEUED}
     assert cell.world.call(short).state is CallState.ASSIGNED
+
+
+def test_calls_that_are_passed_over_end_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others behind them are looked at all the same."""
+    monkeypatch.setattr("phalanx_control.scheduler.cycle.MOST_PASSED_OVER", 10)
+    cell = Cell(8)
+    hold(cell, "lab/ana", 6, timeout_s=600)
+    cell.ask("lab/bob", 8, "big")
+    cell.run()
+    for user in ("ana", "bob"):
+        owner = Owner(workspace="lab", user=user)
+        function = cell.world.register(spec(f"long-{user}", gpus=1), owner)
+        for number in range(40):
+            cell.world.submit(1_000 + 100 * (user == "bob") + number, function, owner, timeout_ms=900_000)
+    cell.world.wait(1_000)
+    cell.ask("lab/zoe", 2, "held", limits=Limits(timeout_s=300, grace_s=0, startup_timeout_s=20))
+    assert cell.run() == ["lab/zoe"]
+
+
+def test_a_new_gang_does_not_begin_a_call_that_waits_for_its_next_attempt() -> None:
+    """The call that it was started for went to another one meanwhile, and failed there."""
+    cell = Cell(1, 1)
+    retried = Limits(timeout_s=500, retries=1, retrying=Retrying(initial_delay_s=30))
+    function = cell.world.register(spec("f", gpus=1, limits=retried), ANA)
+    first = cell.world.ready_gang(function, 1)
+    second = cell.world.submit(2, function, ANA, timeout_ms=500_000)
+    cell.world.start(first.for_call)
+    cell.world.schedule()
+    (started,) = (gang for gang in cell.world.state.gangs.values() if gang.for_call == second)
+    cell.world.finish(first.for_call)
+    cell.world.schedule()
+    cell.world.start(second)
+    cell.world.finish(second, Outcome.FAILED, error=m.ErrorInfo(cause=Cause.USER_EXCEPTION, message="no"))
+    assert cell.world.call(second).not_before_ms > cell.world.log_ms
+    cell.world.bring_up(started)
+    assert cell.world.call(second).state is CallState.QUEUED
 
 
 def test_a_call_with_a_timeout_takes_nothing_from_one_that_nobody_knows_the_start_of() -> None:

@@ -69,13 +69,15 @@ def next_waiting(draft: Draft, gang: Gang) -> Call | None:
     the one that it was started for, which may have passed others by being short.
     """
     own = draft.state.calls.get(gang.for_call)
-    most_ms = own.timeout_ms if own is not None and own.state is CallState.QUEUED else 0
+    own = own if own is not None and own.state is CallState.QUEUED else None
+    most_ms = own.timeout_ms if own is not None else 0
     first = queries.first_waiting(draft.state, gang.function_id, limit=_HEADS_TRIED)
-    for call in (draft.state.calls[call_id] for _, call_id in first):
+    calls = [draft.state.calls[call_id] for _, call_id in first]
+    for call in (*calls, own) if own is not None else calls:
         is_short = not most_ms or 0 < call.timeout_ms <= most_ms
         if is_short and call.not_before_ms <= draft.now.log_ms and call.owner.workspace == gang.owner.workspace:
             return call
-    return own if most_ms else None
+    return None
 
 
 def assign(draft: Draft, call: Call, gang: Gang) -> None:

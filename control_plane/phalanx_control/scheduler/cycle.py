@@ -18,19 +18,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 from zlib import crc32
 
 from phalanx.core.ids import new_gang_id
 from phalanx.core.messages import ErrorInfo
-from phalanx.core.spec import FunctionSpec
 from phalanx.core.states import Cause, GangState
 from phalanx.policy import Path, shown
 from phalanx_control.lifecycle import gangs, meter
 from phalanx_control.lifecycle.draft import Draft
-from phalanx_control.scheduler.accounts import Accounts, Standing
+from phalanx_control.scheduler.accounts import Accounts
 from phalanx_control.scheduler.explain import why_it_waits
 from phalanx_control.scheduler.fit import Place, find_place
 from phalanx_control.scheduler.fleet import picture_of
@@ -39,10 +37,11 @@ from phalanx_control.scheduler.reserve import Reservation, reservation_for
 from phalanx_control.scheduler.room import Line
 from phalanx_control.scheduler.space import Leaving, fits_without, room_after
 from phalanx_control.scheduler.turns import in_turn
+from phalanx_control.scheduler.yielding import Yielding
 from phalanx_control.state import blames, events, queries
-from phalanx_control.state.amounts import asked_by, held_by, standing_of
+from phalanx_control.state.amounts import asked_by, held_by
 from phalanx_control.state.commands import Schedule
-from phalanx_control.state.model import Call, Gang, MemberState, State
+from phalanx_control.state.model import Call, Gang, MemberState
 
 WINDOW = 400
 """So many calls are looked at in a pass."""
@@ -91,16 +90,16 @@ class _Pass:
         self._before = draft.state
         self._rooms = picture_of(draft.state)
         self._accounts = Accounts(draft.state, self._rooms, draft.now.log_ms)
+        self._yielding = Yielding(draft, self._rooms, self._accounts)
         self._lines: dict[Line, _Gangs] = {}
-        self._needs: dict[Line, Need] = {}
         self._stuck: dict[Line, frozenset[str]] = {}
         """Functions of tenants of which a call fitted nowhere, and the nodes that were kept from it."""
         self._hopeless: set[tuple[str, ...]] = set()
         """Functions of tenants, or of one user, of which no later call need be looked at."""
         self._passed_over: Counter[tuple[str, ...]] = Counter()
+        self._all_passed_over = 0
         self._looked = 0
         self._made = 0
-        self._at_stake: dict[str, _Lost] | None = None
         self._unable = 0
         self._promised: frozenset[str] = frozenset()
         """Nodes on which gangs end for calls that stand before the others."""
@@ -115,7 +114,7 @@ class _Pass:
         count.
         """
         for call in in_turn(self._draft.state, self._accounts, per_line=PER_LINE, hopeless=self._hopeless):
-            if self._looked >= WINDOW or self._passed_over.total() >= MOST_PASSED_OVER:
+            if self._looked >= WINDOW:
                 return
             self._looked += 1
             yield call
@@ -151,11 +150,15 @@ class _Pass:
 
     def _pass_over(self, call: Call, *, all_alike: bool) -> None:
         """None of its user's further calls to the function keeps others from being looked at. Where they are
-        ``all_alike``, since no shorter one could start, a few are told the same, and the rest nothing.
+        ``all_alike``, since no shorter one could start, or so many were passed over that a pass would take too long, a
+        few are told the same, and the rest nothing.
         """
         self._looked -= 1
+        self._all_passed_over += 1
         user = (call.function_id, call.owner.workspace, call.owner.user)
         self._passed_over[user] += 1
+        if self._all_passed_over > MOST_PASSED_OVER:
+            all_alike = True
         if all_alike and self._passed_over[user] >= _TOLD_THE_SAME:
             self._hopeless.add(user)
 
@@ -201,11 +204,7 @@ class _Pass:
     # ---- 5: places ----
 
     def _need(self, call: Call) -> Need:
-        line = (call.function_id, call.owner.workspace)
-        need = self._needs.get(line)
-        if need is None:
-            need = self._needs[line] = Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
-        return need
+        return Need(spec=self._draft.spec(call.function_id), workspace=call.owner.workspace)
 
     def _path(self, call: Call) -> Path:
         return self._accounts.path(call.owner)
@@ -235,7 +234,7 @@ class _Pass:
             over -= held_by(gang, self._draft.spec(gang.function_id)).gpus
             ending.append(gang)
         nodes = fits_without(need, self._rooms, ending, barred=self._barred(call)) if over <= 0 else None
-        if nodes is None or not self._all_give_way(ending, call):
+        if nodes is None or not self._yielding.all_of(ending, call):
             return
         for gang in ending:
             self._end_for(gang, call, need)
@@ -252,7 +251,7 @@ class _Pass:
         idle = [known[gang_id] for gang_id in self._idle_ms if gang_id in known]
         idle = [g for g in idle if g.state is GangState.READY and not g.calls and self._is_of(g, path)]
         idle.sort(key=lambda g: (-self._idle_ms[g.id], g.fence))
-        costs = self._victims(call)
+        costs = self._yielding.victims(call)
         victims = [known[gang_id] for gang_id in costs if known[gang_id] not in idle]
         victims = [gang for gang in victims if self._is_of(gang, path)]
         return [*idle, *sorted(victims, key=lambda g: (costs[g.id], g.fence))]
@@ -345,64 +344,11 @@ class _Pass:
         if self._made > ROOM_MADE:
             return None
         state, rooms, idle_ms = self._draft.state, self._rooms, self._idle_ms
-        victims = self._victims(call) if self._made <= PREEMPTED_FOR else {}
+        victims = self._yielding.victims(call) if self._made <= PREEMPTED_FOR else {}
         found = room_after(state, need, rooms, idle_ms, barred=barred, victims=victims, thorough=self._made == 1)
-        if found is None or self._all_give_way(found.gangs, call):
+        if found is None or self._yielding.all_of(found.gangs, call):
             return found
         return room_after(state, need, rooms, idle_ms, barred=barred)
-
-    def _all_give_way(self, leaving: Sequence[Gang], call: Call) -> bool:
-        """Says whether the call still stands before those that end for it when all of them have: else they, together,
-        would take back what was taken from each. Idle gangs have nobody to wait.
-        """
-        state, accounts = self._draft.state, self._accounts
-        busy = [(gang, self._draft.spec(gang.function_id)) for gang in leaving if gang.calls]
-        path, own_ms = self._path(call), standing_of(state, call)
-        with accounts.without(busy):
-            mine = accounts.standing(path, self._draft.spec(call.function_id)), own_ms
-            for gang, spec in busy:
-                theirs_ms = min(standing_of(state, self._draft.call(call_id)) for call_id in gang.calls)
-                theirs = accounts.standing(accounts.path(gang.owner), spec), theirs_ms
-                undercut = path[0] != gang.owner.workspace and accounts.is_undercut(gang.owner)
-                if undercut or theirs <= mine:
-                    return False
-        return True
-
-    def _victims(self, call: Call) -> dict[str, float]:
-        """Returns the gangs that must give way to the call, and the GPU milliseconds of work that end with each."""
-        found: dict[str, float] = {}
-        stands: dict[object, tuple[Standing, Standing] | None] = {}
-        own_ms = standing_of(self._draft.state, call)
-        for gang_id, lost in self._spot().items():
-            gang = self._draft.state.gangs[gang_id]
-            if gang.state not in queries.WARM or not gang.calls:
-                continue
-            key = (gang.owner, lost.gpus, gang.function_id)
-            if key not in stands:
-                stands[key] = self._stand(gang, lost.spec, call)
-            pair = stands[key]
-            if pair is not None and (pair[0], lost.since_ms) > (pair[1], own_ms):
-                found[gang_id] = lost.gpu_ms
-        return found
-
-    def _spot(self) -> dict[str, _Lost]:
-        """Returns what ends with each gang that may give way and has run for long enough, as the pass began."""
-        if self._at_stake is None:
-            state, now_ms = self._draft.state, self._draft.now.log_ms
-            youngest_ms = now_ms - self._accounts.policy.min_runtime_s * 1000
-            known = ((state.gangs[gang_id], gpus) for gang_id, gpus in self._rooms.preemptible.items())
-            old = ((gang, gpus) for gang, gpus in known if gang.created_ms <= youngest_ms and gang.calls)
-            self._at_stake = {gang.id: _lost(state, gang, gpus, now_ms) for gang, gpus in old}
-        return self._at_stake
-
-    def _stand(self, gang: Gang, spec: FunctionSpec, call: Call) -> tuple[Standing, Standing] | None:
-        """Returns how a gang's account and the call's stand without the gang; None where it is not to give way."""
-        path, accounts = self._path(call), self._accounts
-        with accounts.without([(gang, spec)]):
-            if path[0] != gang.owner.workspace and accounts.is_undercut(gang.owner):
-                return None
-            mine = accounts.standing(path, self._draft.spec(call.function_id))
-            return accounts.standing(accounts.path(gang.owner), spec), mine
 
     def _end_for(self, gang: Gang, call: Call, need: Need) -> None:
         if gang.id in self._idle_ms and not gang.calls:
@@ -410,17 +356,20 @@ class _Pass:
             return
         why = f"gave way to {self._named(call, gang, f'{need.spec.name} of {shown(self._path(call))}')}"
         error = ErrorInfo(cause=Cause.PREEMPTED, type_name="Preempted", message=why)
-        gangs.drain(self._draft, gang.id, why, error=error)
-        self._rooms.leaves(self._draft.state.gangs[gang.id])
+        self._drain(gang, why, error=error)
 
     def _named(self, call: Call, gang: Gang, words: str) -> str:
         """Workspaces are not told of each other's functions and users."""
         return words if gang.owner.workspace == call.owner.workspace else "another workspace"
 
     def _let_go(self, gang: Gang, why: str) -> None:
-        gangs.drain(self._draft, gang.id, why, calls_finish=True)
-        self._rooms.leaves(self._draft.state.gangs[gang.id])
+        self._drain(gang, why)
         self._idle_ms.pop(gang.id, None)
+
+    def _drain(self, gang: Gang, why: str, *, error: ErrorInfo | None = None) -> None:
+        """Tells a gang to end: at once for an error, which its calls end with; else when they have ended."""
+        gangs.drain(self._draft, gang.id, why, calls_finish=error is None, error=error)
+        self._rooms.leaves(self._draft.state.gangs[gang.id])
 
     def _reserve_nodes(self, call: Call, need: Need) -> None:
         """Only for the first that cannot start: more than one would leave nodes idle for too long."""
@@ -430,22 +379,6 @@ class _Pass:
         waited_ms = self._draft.now.log_ms - max(call.submitted_ms, call.not_before_ms)
         if found is not None and (found.is_known or waited_ms > PATIENCE_MS):
             self._reserved, self._spare = found, dict(found.spare)
-
-
-class _Lost(NamedTuple):
-    """What ends with a gang: ``gpu_ms`` of work. ``since_ms``: when the first of its calls counts as submitted."""
-
-    gpu_ms: float
-    gpus: float
-    since_ms: int
-    spec: FunctionSpec
-
-
-def _lost(state: State, gang: Gang, gpus: float, now_ms: int) -> _Lost:
-    spec = state.functions[gang.function_id].spec
-    calls = [state.calls[call_id] for call_id in gang.calls]
-    began_ms = min((call.started_ms for call in calls if call.started_ms), default=now_ms)
-    return _Lost(gpus * (now_ms - began_ms), gpus, min(standing_of(state, call) for call in calls), spec)
 
 
 def _is_on(gang: Gang, nodes: frozenset[str]) -> bool:

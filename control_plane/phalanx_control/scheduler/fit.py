@@ -19,6 +19,7 @@ from phalanx_control.scheduler.joined import are_joined, pick_joined
 from phalanx_control.scheduler.mix import free_on
 from phalanx_control.scheduler.nearest import Picked, can_pick, pick
 from phalanx_control.scheduler.need import Need
+from phalanx_control.scheduler.offers import has_room
 from phalanx_control.scheduler.room import GpuRoom, NodeRoom, Rooms
 from phalanx_control.scheduler.shares import best_node, best_share
 from phalanx_control.scheduler.words import placement_words, some_words
@@ -101,21 +102,18 @@ def _on_some(need: Need, rooms: Rooms, candidates: Candidates, count: int) -> Pl
 
 def candidates_for(need: Need, rooms: Rooms, count: int) -> Candidates:
     """Returns the nodes that can take one of ``count`` equal parts of the gang; the same ones while nothing changes."""
-    each, ranks, spec = need.gpus // count, need.ranks_on_node(count), need.spec
-    key = need.part(count)
-    found = rooms.candidates.get(key)
+    part, ranks = need.part(count), need.ranks_on_node(count)
+    found = rooms.candidates.get(part)
     if found is not None:
         return found.up_to_date()
 
     def offer(room: NodeRoom) -> int:
-        free = room.count_free(need.model)
-        if free < each or not room.open or not need.takes(room.id) or not room.admits(spec):
+        if not room.open or not need.takes(room.id) or not has_room(room, need, part, ranks):
             return 0
-        if not (pick_joined(room, need.model, each) if key.joined else can_pick(room, need.model, each)):
-            return 0
-        return free if room.has_room_beside_gpus(spec, ranks) else 0
+        able = pick_joined(room, part.model, part.gpus) if part.joined else can_pick(room, part.model, part.gpus)
+        return room.count_free(part.model) if able else 0
 
-    return _kept(rooms, key, offer)
+    return _kept(rooms, part, offer)
 
 
 def with_free_gpus(need: Need, rooms: Rooms) -> Candidates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -39,7 +39,6 @@ class Need:
     nodes_instead: int = 0
     cap: int | None = None
     """More GPUs than that it may not have, for other reasons than its function's."""
-    _parts: dict[int, Part] = field(default_factory=dict[int, Part], init=False, compare=False, repr=False)
 
     @property
     def model(self) -> GpuKind:
@@ -94,12 +93,6 @@ class Need:
 
     def part(self, nodes: int) -> Part:
         """Returns what each of ``nodes`` nodes must have."""
-        known = self._parts.get(nodes)
-        if known is None:
-            known = self._parts[nodes] = self._part(nodes)
-        return known
-
-    def _part(self, nodes: int) -> Part:
         res, ranks = self.spec.resources, self.ranks_on_node(nodes)
         share = (self.share, self.workspace) if self.share else (0.0, "")
         beside = (res.cpus * ranks, res.memory_gb * ranks)

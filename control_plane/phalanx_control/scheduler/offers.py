@@ -59,11 +59,11 @@ def offers_of(state: State, need: Need, rooms: Rooms, count: int) -> Callable[[N
             return None
         if not room.admits(need.spec):
             return _when_empty(state, room, rooms)
-        missing, freed = _missing(need, part, room), _NOTHING
-        if missing <= 0 and room.has_room_beside_gpus(need.spec, ranks):
+        if has_room(room, need, part, ranks):
             return Offer(-NEVER_MS, 0)
-        if not need.spec.resources.gpus:
+        if not part.gpus and not part.share:
             return Offer(NEVER_MS, room.gangs)
+        missing, freed = part.gpus - room.count_free(part.model) if part.gpus else 1, _NOTHING
         gives = Counter(holder for gpu in room.matching(part.model) if gpu.usable for holder in gpu.holders)
         known = (rooms.gangs[gang_id] for gang_id in gives)
         ends = sorted((ends_ms(state, gang), gang.fence, gang.id) for gang, _ in known)
@@ -90,15 +90,6 @@ def _when_empty(state: State, room: NodeRoom, rooms: Rooms) -> Offer:
         return Offer(NEVER_MS, room.gangs)
     at_ms, _, last = max((ends_ms(state, gang), gang.fence, gang.id) for gang in known)
     return Offer(at_ms, len(known), last)
-
-
-def _missing(need: Need, part: Part, room: NodeRoom) -> int:
-    """Returns how many GPUs are not free yet; 1 also for a part of one, or for cores."""
-    if part.gpus:
-        return part.gpus - room.count_free(part.model)
-    if part.share:
-        return 1 - any(gpu.fits_share(part.share, part.tenant) for gpu in room.matching(part.model))
-    return 1 - room.has_room_beside_gpus(need.spec, 1)
 
 
 def has_room(room: NodeRoom, need: Need, part: Part, ranks: int) -> bool:
