@@ -39,12 +39,13 @@ class Timed:
     cpu_ms: list[float]
     """Of the same passes, the processor's time: what is left when other programs do not take turns."""
     started: list[int]
+    filled: int
     fill_s: float
-    """Processor seconds of the passes that filled the cell, in which every gang found a place."""
+    """How many gangs filled the cell, and the processor seconds of the passes in which they did."""
 
     @property
     def fill_per_s(self) -> float:
-        return self.gangs / self.fill_s
+        return self.filled / self.fill_s
 
     @property
     def decisions_ms(self) -> list[float]:
@@ -56,67 +57,77 @@ class Timed:
         return 1000 * sum(self.started) / sum(self.cpu_ms)
 
 
+class Cell:
+    """A cell in which gangs of a fixed mix come and go."""
+
+    def __init__(self, nodes: int, seed: int, preset: str) -> None:
+        self.dice = random.Random(seed)
+        words = from_words(f"{nodes} x {preset}")
+        text = fabric_to_json(fabric(nodes))
+        for at, node in enumerate(words.nodes):
+            text = text.replace(f'"n{at}"', f'"{node.node_id}"')
+        fleet = Fleet(name=words.name, nodes=words.nodes, fabric=text)
+        self.scheduler = LiveScheduler(fleet, Options(explains=True))
+        self.jobs: list[Job] = []
+        self.running: list[Job] = []
+        self.now_ms = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self.scheduler.state.queue)
+
+    def arrive(self) -> None:
+        job = Job(
+            number=len(self.jobs),
+            at_ms=self.now_ms,
+            duration_ms=None,
+            gpus=self.dice.choices(*zip(*SIZES, strict=True))[0],
+            workspace=f"w{self.dice.randrange(WORKSPACES)}",
+        )
+        self.jobs.append(job)
+        self.scheduler.submit(job, self.now_ms)
+
+    def end_one(self) -> None:
+        at = self.dice.randrange(len(self.running))
+        self.running[at], self.running[-1] = self.running[-1], self.running[at]
+        self.scheduler.end(self.running.pop(), self.now_ms)
+
+    def look(self) -> tuple[int, float, float]:
+        """One pass: how many gangs it started, and its milliseconds, by the wall and of the processor."""
+        before, cpu_before = time.perf_counter(), time.process_time()
+        said = list(self.scheduler.decide(self.now_ms))
+        wall_ms, cpu_ms = (time.perf_counter() - before) * 1000, (time.process_time() - cpu_before) * 1000
+        began = [happening for happening in said if isinstance(happening, Began)]
+        self.running.extend(self.jobs[happening.number] for happening in began)
+        return len(began), wall_ms, cpu_ms
+
+
 def measure(nodes: int, decisions: int, seed: int = 1, preset: str = "hgx_h100") -> Timed:
     """Fills a cell, then times passes until so many gangs have been started."""
-    dice = random.Random(seed)
-    words = from_words(f"{nodes} x {preset}")
-    text = fabric_to_json(fabric(nodes))
-    for at, node in enumerate(words.nodes):
-        text = text.replace(f'"n{at}"', f'"{node.node_id}"')
-    scheduler = LiveScheduler(Fleet(name=words.name, nodes=words.nodes, fabric=text), Options(explains=True))
-    jobs: list[Job] = []
-    running: list[Job] = []
-    now_ms = 0
-
-    def arrive() -> None:
-        job = Job(
-            number=len(jobs),
-            at_ms=now_ms,
-            duration_ms=None,
-            gpus=dice.choices(*zip(*SIZES, strict=True))[0],
-            workspace=f"w{dice.randrange(WORKSPACES)}",
-        )
-        jobs.append(job)
-        scheduler.submit(job, now_ms)
-
-    def look() -> int:
-        began = [happening for happening in scheduler.decide(now_ms) if isinstance(happening, Began)]
-        running.extend(jobs[happening.number] for happening in began)
-        return len(began)
-
-    fill_s = 0.0
-    while len(scheduler.state.queue) < WAITING:
-        now_ms += 50
+    cell, fill_ms = Cell(nodes, seed, preset), 0.0
+    while cell.waiting < WAITING:
+        cell.now_ms += 50
         for _ in range(32):
-            arrive()
-        started = time.process_time()
-        look()
-        fill_s += time.process_time() - started
-    passes: list[float] = []
-    cpu: list[float] = []
-    counts: list[int] = []
-    while sum(counts) < decisions:
-        now_ms += 50
-        at = dice.randrange(len(running))
-        running[at], running[-1] = running[-1], running[at]
-        scheduler.end(running.pop(), now_ms)
-        while len(scheduler.state.queue) < WAITING:
-            arrive()
-        before, cpu_before = time.perf_counter(), time.process_time()
-        count = look()
-        cpu.append((time.process_time() - cpu_before) * 1000)
-        passes.append((time.perf_counter() - before) * 1000)
-        counts.append(count)
-    held = sum(job.gpus for job in running) / (8 * nodes)
+            cell.arrive()
+        fill_ms += cell.look()[2]
+    filled = len(cell.running)
+    passes: list[tuple[int, float, float]] = []
+    while sum(count for count, _, _ in passes) < decisions:
+        cell.now_ms += 50
+        cell.end_one()
+        while cell.waiting < WAITING:
+            cell.arrive()
+        passes.append(cell.look())
     return Timed(
         nodes=nodes,
-        gangs=len(running),
-        held=held,
-        waiting=len(scheduler.state.queue),
-        passes_ms=passes,
-        cpu_ms=cpu,
-        started=counts,
-        fill_s=fill_s,
+        gangs=len(cell.running),
+        held=sum(job.gpus for job in cell.running) / (8 * nodes),
+        waiting=cell.waiting,
+        passes_ms=[wall_ms for _, wall_ms, _ in passes],
+        cpu_ms=[cpu_ms for _, _, cpu_ms in passes],
+        started=[count for count, _, _ in passes],
+        filled=filled,
+        fill_s=fill_ms / 1000,
     )
 
 

@@ -27,7 +27,8 @@ from phalanx.workers import workers
 __all__ = ["CallLogs", "Chunk", "LogLine", "Tally", "read_logs"]
 
 _WAITING = (CallState.ACCEPTED, CallState.QUEUED)
-_AGAIN_S = 0.5
+_AGAIN_S = (0.2, 10.0)
+"""The first pause before a reading that broke off goes on, and the longest."""
 _AHEAD = 1024
 """Chunks that are read ahead of a slow consumer; then the agents wait, and it costs nobody memory."""
 
@@ -82,19 +83,20 @@ class CallLogs:
 
         Where a reading breaks off, as while an agent restarts, it goes on at the same place.
         """
-        broke_off = False
+        broke_off, pause_s = False, _AGAIN_S[0]
         while True:
             view = self._next_attempt(again=broke_off)
             if view.fence > self._fence or broke_off:
-                self._fence = view.fence
+                self._fence, received = view.fence, self.tally.received
                 for chunk in _at_once(self._readers(view.gang_id, follow=True)):
                     too_early = chunk.last and not chunk.ends and not is_terminal(view)
                     yield from self._seen(replace(chunk, end=None, last=False) if too_early else chunk)
                 broke_off = self.tally.ended < self.tally.sources
+                pause_s = _AGAIN_S[0] if self.tally.received > received else min(_AGAIN_S[1], 2 * pause_s)
             if is_terminal(view):
                 return
             if broke_off:
-                threading.Event().wait(_AGAIN_S)
+                threading.Event().wait(pause_s)
 
     def _next_attempt(self, *, again: bool) -> CallView:
         """Returns the call when it is at a gang, or over; ``again``: also at the same gang. A later attempt is waited

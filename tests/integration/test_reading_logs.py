@@ -104,7 +104,7 @@ def test_what_an_agent_told_before_it_was_gone_does_not_come_again_from_the_stor
 
 def test_a_reading_that_broke_off_goes_on_where_it_was(plane: TestPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent begins anew: for a moment it is not there."""
-    monkeypatch.setattr("phalanx.logs._AGAIN_S", 0.01)
+    monkeypatch.setattr("phalanx.logs._AGAIN_S", (0.01, 0.01))
     write(plane, line("a"))
     plane.open()
     nowhere = LogSource(node_id="n0", unix_path=os.devnull)
