@@ -40,7 +40,10 @@ function Body({ call }: { call: CallView }) {
         {why && <Fact name="why">{why}</Fact>}
         <Fact name="function">{call.function}</Fact>
         <Fact name="user">{call.user}{call.workspace && ` in ${call.workspace}`}</Fact>
-        <Fact name="elapsed">{duration(elapsedMs(call, nowMs.value))}{call.busy_ms > 0 && `, busy ${duration(call.busy_ms)}`}</Fact>
+        <Fact name="elapsed">
+          {duration(elapsedMs(call, nowMs.value))}{call.earlier.length > 0 && ` in attempt ${call.attempt}`}
+          {call.busy_ms > 0 && `, busy ${duration(call.busy_ms)}${call.earlier.length > 0 ? " in all" : ""}`}
+        </Fact>
         <Fact name="submitted">{clock(call.submitted_ms)}</Fact>
         {call.started_ms > 0 && <Fact name="started">{clock(call.started_ms)}</Fact>}
         {call.ended_ms > 0 && <Fact name="ended">{clock(call.ended_ms)}</Fact>}
